@@ -1,0 +1,159 @@
+"""`rose.node`: the execution node of the paper, a function whose invocations are recorded and may be moved.
+
+Paper: §4.2, Fig. 6.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from rose_trace import hooks
+from rose_trace.fingerprint import fingerprint
+from rose_trace.legality import AccessSet
+from rose_trace.records import Declaration
+
+if TYPE_CHECKING:
+    from rose_trace.component import Instance
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+registry: dict[str, ExecutionNode] = {}
+"""Latest definition of every node and loop, by ``module:qualname``: what a plan is checked against."""
+
+
+class ExecutionNode:
+    """A decorated function: its entry, its declaration and its fingerprint.
+
+    Attributes:
+        name: Name as used in paths, without the component.
+        entry: The user's function.
+        declaration: What its author declared.
+        key: ``module:qualname`` of the definition.
+        is_method: Whether the first parameter is a component instance.
+    """
+
+    kind = "exec"
+
+    def __init__(self, entry: Callable[..., Any], name: str | None, declaration: Declaration) -> None:
+        self.entry = entry
+        self.name = name or entry.__name__
+        self.declaration = declaration
+        self.key = f"{entry.__module__}:{entry.__qualname__}"
+        self.is_method = False
+        self.is_async = inspect.iscoroutinefunction(entry)
+        self.is_generator = inspect.isgeneratorfunction(entry) or inspect.isasyncgenfunction(entry)
+        registry[self.key] = self
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hash of the normalised source and the declaration: what a plan relies on."""
+        return fingerprint(self.entry, self.declaration)
+
+    def instance_of(self, args: tuple[Any, ...]) -> Instance | None:
+        """The component instance an invocation belongs to, if any."""
+        if not self.is_method or not args:
+            return None
+        return getattr(args[0], "_rose_instance", None)
+
+    def full_name(self, instance: Instance | None) -> str:
+        """Name in a path: ``policy.act`` for a method, ``gae`` for a function."""
+        return self.name if instance is None else f"{instance.name}.{self.name}"
+
+    def accesses(self, instance: Instance | None) -> AccessSet:
+        """Declared accesses on one instance; opaque where nothing is declared (a leaf then is a fence)."""
+        if self.declaration.silent:
+            return AccessSet(opaque=True)
+        if instance is None:
+            return AccessSet(self.declaration.accesses(None))
+        return AccessSet(self.declaration.accesses(instance.name, instance.batch_states))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key}>"
+
+
+@overload
+def node(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def node(
+    function: None = None,
+    /,
+    *,
+    name: str | None = None,
+    reads: str | Sequence[str] = (),
+    updates: str | Sequence[str] = (),
+    refreshes: str | Sequence[str] = (),
+    pure: bool = False,
+    rows: bool | str | Sequence[str] = False,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def node(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    reads: str | Sequence[str] = (),
+    updates: str | Sequence[str] = (),
+    refreshes: str | Sequence[str] = (),
+    pure: bool = False,
+    rows: bool | str | Sequence[str] = False,
+) -> Any:
+    """Make a function, method or async function an execution node.
+
+    Args:
+        function: The function, when used as a bare ``@rose.node``.
+        name: Name in paths; the function's name by default.
+        reads: States whose existing value is used, relative to the component (``"weights"``) or
+            absolute (``"policy.weights"``).
+        updates: States that get a new value from the previous one.
+        refreshes: States that get a new value that inherits nothing.
+        pure: The node touches no state. Without `pure` and without states, a leaf node conflicts
+            with everything and is never moved; a node that only calls other nodes has their accesses.
+        rows: Row i of every output depends only on row i of the inputs (row axis 0). ``True``: every
+            tensor argument whose first axis has the batch's length carries rows; names: only those
+            parameters do.
+
+    Returns:
+        The same function with the same signature. Without a trace and a plan it runs unchanged.
+
+    Raises:
+        ValueError: If the declarations contradict each other.
+
+    Paper: §4.2.
+    """
+    declaration = Declaration(
+        _names(reads), _names(updates), _names(refreshes), pure, rows if isinstance(rows, bool) else _names(rows)
+    )
+
+    def decorate(entry: Callable[..., Any]) -> Callable[..., Any]:
+        definition = ExecutionNode(entry, name, declaration)
+        return wrap(definition)
+
+    return decorate if function is None else decorate(function)
+
+
+def wrap(definition: ExecutionNode) -> Callable[..., Any]:
+    """The callable that stands for `definition`: native unless a resolver is active."""
+    entry = definition.entry
+
+    @functools.wraps(entry)
+    def invocation(*args: Any, **kwargs: Any) -> Any:
+        resolver = hooks.active
+        if resolver is None:
+            return entry(*args, **kwargs)
+        return resolver.invoke(definition, args, kwargs)
+
+    if definition.is_async:
+        inspect.markcoroutinefunction(invocation) if hasattr(inspect, "markcoroutinefunction") else None
+    invocation.__rose_node__ = definition  # type: ignore[attr-defined]
+    return invocation
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
