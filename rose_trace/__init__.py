@@ -7,4 +7,14 @@ from rose_trace.node import node
 from rose_trace.record import record
 from rose_trace.records import StateAccess
 
-__all__ = ["StateAccess", "component", "current_rows", "iteration", "iterations", "loop", "node", "program", "record"]
+__all__ = [
+    "StateAccess",
+    "component",
+    "current_rows",
+    "iteration",
+    "iterations",
+    "loop",
+    "node",
+    "program",
+    "record",
+]

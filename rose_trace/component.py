@@ -113,7 +113,9 @@ def component(
 ) -> Callable[[C], C]: ...
 
 
-def component(cls: Any = None, /, *, name: str | None = None, batch_states: str | Sequence[str] = ()) -> Any:
+def component(
+    cls: Any = None, /, *, name: str | None = None, batch_states: str | Sequence[str] = ()
+) -> Any:
     """Make a class a component.
 
     Args:

@@ -29,7 +29,9 @@ def fingerprint(entry: Callable[..., Any], declaration: Declaration | None = Non
         body = _normalised(inspect.getsource(entry))
     except (OSError, TypeError, SyntaxError):
         code = entry.__code__
-        body = repr((code.co_code, code.co_names, [c for c in code.co_consts if not hasattr(c, "co_code")]))
+        body = repr(
+            (code.co_code, code.co_names, [c for c in code.co_consts if not hasattr(c, "co_code")])
+        )
     text = f"{entry.__qualname__}\n{body}\n{declaration!r}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -40,6 +42,10 @@ def _normalised(source: str) -> str:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             item.decorator_list = []
             first = item.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
                 item.body = item.body[1:] or [ast.Pass()]
     return ast.dump(tree, include_attributes=False)

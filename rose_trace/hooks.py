@@ -26,7 +26,9 @@ class Resolver(Protocol):
         """Run all iterations of `loop`; returns ``(carry, outputs)``."""
         ...
 
-    def run_iteration(self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_iteration(
+        self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Run one call of the root loop's body: one RL iteration."""
         ...
 
@@ -34,7 +36,9 @@ class Resolver(Protocol):
         """Iterate over `items` as a traced loop that cannot be rewritten."""
         ...
 
-    def construct(self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def construct(
+        self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Construct `component` (already allocated), natively or in a worker."""
         ...
 

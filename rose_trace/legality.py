@@ -25,7 +25,9 @@ class RowRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.stop:
-            raise ValueError(f"RowRange: expected 0 <= start <= stop, got {self.start}..{self.stop}. Check the split.")
+            raise ValueError(
+                f"RowRange: expected 0 <= start <= stop, got {self.start}..{self.stop}. Check the split."
+            )
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -46,7 +48,9 @@ def partition(rows: int, groups: int) -> tuple[RowRange, ...]:
     (RowRange(start=0, stop=2), RowRange(start=2, stop=5))
     """
     if not 1 <= groups <= rows:
-        raise ValueError(f"partition: expected 1 <= groups <= rows, got {groups} groups of {rows} rows.")
+        raise ValueError(
+            f"partition: expected 1 <= groups <= rows, got {groups} groups of {rows} rows."
+        )
     bounds = [rows * group // groups for group in range(groups + 1)]
     return tuple(RowRange(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
 
@@ -87,12 +91,18 @@ class Conflict:
 
     def __str__(self) -> str:
         def side(access: Access | None) -> str:
-            return "an undeclared access" if access is None else f"{access.mode.value} of '{access.state}'"
+            return (
+                "an undeclared access"
+                if access is None
+                else f"{access.mode.value} of '{access.state}'"
+            )
 
         return f"{side(self.earlier)} against {side(self.later)}"
 
 
-def conflicting(a: Access, b: Access, rows_a: RowRange | None = None, rows_b: RowRange | None = None) -> bool:
+def conflicting(
+    a: Access, b: Access, rows_a: RowRange | None = None, rows_b: RowRange | None = None
+) -> bool:
     """Whether two accesses must keep their order.
 
     Reads of one state commute; keyed accesses to disjoint rows touch different parts of the state.

@@ -52,7 +52,9 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
 
     def body(self, carry: Carry, item: Item) -> tuple[Carry, Output]:
         """One iteration, natively."""
-        result: Any = self.entry(carry, item) if self._bound is None else self.entry(self._bound, carry, item)
+        result: Any = (
+            self.entry(carry, item) if self._bound is None else self.entry(self._bound, carry, item)
+        )
         if not (isinstance(result, tuple) and len(result) == 2):  # pyright: ignore[reportUnknownArgumentType]
             raise TypeError(
                 f"rose.loop({self.key}): expected the body to return (carry, output), got "
@@ -77,7 +79,9 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
             TypeError: If not exactly one of `count` and `over` is given.
         """
         if (count is None) == (over is None):
-            raise TypeError(f"rose.loop({self.key}): expected exactly one of count= and over=, got both or neither.")
+            raise TypeError(
+                f"rose.loop({self.key}): expected exactly one of count= and over=, got both or neither."
+            )
         items: Iterable[Any] = range(count) if count is not None else over  # type: ignore[assignment]
         resolver = hooks.active
         if resolver is None:
@@ -124,7 +128,9 @@ class IterationNode(ExecutionNode):
 @overload
 def iteration(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
-def iteration(function: None = None, /, *, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def iteration(
+    function: None = None, /, *, name: str | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
 def iteration(function: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:

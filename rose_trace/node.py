@@ -38,7 +38,9 @@ class ExecutionNode:
 
     kind = "exec"
 
-    def __init__(self, entry: Callable[..., Any], name: str | None, declaration: Declaration) -> None:
+    def __init__(
+        self, entry: Callable[..., Any], name: str | None, declaration: Declaration
+    ) -> None:
         self.entry = entry
         self.name = name or entry.__name__
         self.declaration = declaration
@@ -128,7 +130,11 @@ def node(
     Paper: §4.2.
     """
     declaration = Declaration(
-        _names(reads), _names(updates), _names(refreshes), pure, rows if isinstance(rows, bool) else _names(rows)
+        _names(reads),
+        _names(updates),
+        _names(refreshes),
+        pure,
+        rows if isinstance(rows, bool) else _names(rows),
     )
 
     def decorate(entry: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,7 +156,9 @@ def wrap(definition: ExecutionNode) -> Callable[..., Any]:
         return resolver.invoke(definition, args, kwargs)
 
     if definition.is_async:
-        inspect.markcoroutinefunction(invocation) if hasattr(inspect, "markcoroutinefunction") else None
+        inspect.markcoroutinefunction(invocation) if hasattr(
+            inspect, "markcoroutinefunction"
+        ) else None
     invocation.__rose_node__ = definition  # type: ignore[attr-defined]
     return invocation
 

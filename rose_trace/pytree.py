@@ -88,11 +88,17 @@ def describe_leaf(value: Any) -> Leaf:
     dtype = getattr(value, "dtype", None)
     if shape is not None and dtype is not None:
         is_tensor = hasattr(value, "untyped_storage")
-        return Leaf("tensor" if is_tensor else "array", str(dtype).removeprefix("torch."), tuple(int(n) for n in shape))
+        return Leaf(
+            "tensor" if is_tensor else "array",
+            str(dtype).removeprefix("torch."),
+            tuple(int(n) for n in shape),
+        )
     return Leaf(type(value).__name__)
 
 
-def flatten(value: Any, describe: Callable[[Any], Leaf] = describe_leaf) -> tuple[list[Any], Structure]:
+def flatten(
+    value: Any, describe: Callable[[Any], Leaf] = describe_leaf
+) -> tuple[list[Any], Structure]:
     """Take a value apart.
 
     Args:
@@ -118,11 +124,19 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
         case "list":
             return [unflatten(child, leaves) for child in structure.children]
         case "dict":
-            return {key: unflatten(child, leaves) for key, child in zip(structure.keys, structure.children, strict=True)}
+            return {
+                key: unflatten(child, leaves)
+                for key, child in zip(structure.keys, structure.children, strict=True)
+            }
         case "namedtuple":
-            return resolve_class(structure.cls)(*(unflatten(child, leaves) for child in structure.children))
+            return resolve_class(structure.cls)(
+                *(unflatten(child, leaves) for child in structure.children)
+            )
         case "dataclass":
-            fields = {k: unflatten(child, leaves) for k, child in zip(structure.keys, structure.children, strict=True)}
+            fields = {
+                k: unflatten(child, leaves)
+                for k, child in zip(structure.keys, structure.children, strict=True)
+            }
             return resolve_class(structure.cls)(**fields)
 
 
@@ -130,17 +144,21 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """The same containers with `function` applied to every leaf."""
     if value is None:
         return None
-    if isinstance(value, dict):
-        if _plain_dict(value):  # pyright: ignore[reportUnknownArgumentType]
-            return {key: map_leaves(function, item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-        return function(value)
-    if type(value) is tuple or type(value) is list:  # pyright: ignore[reportUnknownArgumentType]
-        return type(value)(map_leaves(function, item) for item in value)  # pyright: ignore
-    if _is_namedtuple(value):
-        return type(value)(*(map_leaves(function, item) for item in value))
-    if _is_dataclass(value):
+    kind: type[Any] = type(value)
+    if kind is dict:
+        return (
+            {key: map_leaves(function, item) for key, item in value.items()}
+            if _plain(value)
+            else function(value)
+        )
+    if kind is tuple or kind is list:
+        return kind(map_leaves(function, item) for item in value)
+    if _is_namedtuple(kind):
+        return kind(*(map_leaves(function, item) for item in value))
+    if dataclasses.is_dataclass(kind):
+        names = [f.name for f in dataclasses.fields(kind) if f.init]
         return dataclasses.replace(
-            value, **{f.name: map_leaves(function, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+            value, **{name: map_leaves(function, getattr(value, name)) for name in names}
         )
     return function(value)
 
@@ -178,47 +196,62 @@ _classes: dict[str, type[Any]] = {}
 def _flatten(value: Any, leaves: list[Any], describe: Callable[[Any], Leaf]) -> Structure:
     if value is None:
         return NONE
-    if isinstance(value, dict) and _plain_dict(value):  # pyright: ignore[reportUnknownArgumentType]
-        items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        return Structure("dict", tuple(items), children=tuple(_flatten(v, leaves, describe) for v in items.values()))
-    kind = type(value)
+    kind: type[Any] = type(
+        value
+    )  # never value.__class__: a deferred value must not be waited for here
+    if kind is dict and _plain(value):
+        return Structure(
+            "dict",
+            tuple(value),
+            children=tuple(_flatten(v, leaves, describe) for v in value.values()),
+        )
     if kind is tuple or kind is list:
         return Structure(
-            "tuple" if kind is tuple else "list", children=tuple(_flatten(item, leaves, describe) for item in value)
+            "tuple" if kind is tuple else "list",
+            children=tuple(_flatten(item, leaves, describe) for item in value),
         )
-    if _is_namedtuple(value):
+    if _is_namedtuple(kind):
         return Structure(
-            "namedtuple", tuple(value._fields), class_key(kind), tuple(_flatten(item, leaves, describe) for item in value)
+            "namedtuple",
+            tuple(value._fields),
+            class_key(kind),
+            tuple(_flatten(item, leaves, describe) for item in value),
         )
-    if _is_dataclass(value):
-        names = tuple(f.name for f in dataclasses.fields(value) if f.init)
+    if dataclasses.is_dataclass(kind):
+        names = tuple(f.name for f in dataclasses.fields(kind) if f.init)
         return Structure(
-            "dataclass", names, class_key(kind), tuple(_flatten(getattr(value, n), leaves, describe) for n in names)
+            "dataclass",
+            names,
+            class_key(kind),
+            tuple(_flatten(getattr(value, n), leaves, describe) for n in names),
         )
     leaves.append(value)
     return Structure("leaf", leaf=describe(value))
 
 
-def _plain_dict(value: dict[Any, Any]) -> bool:
-    return type(value) is dict and all(type(key) is str for key in value)
+def _plain(value: dict[Any, Any]) -> bool:
+    return all(type(key) is str for key in value)
 
 
-def _is_namedtuple(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+def _is_namedtuple(kind: type[Any]) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _encode(structure: Structure) -> list[Any]:
     leaf = structure.leaf
     if leaf is not None:
         return ["leaf", leaf.type, leaf.dtype, None if leaf.shape is None else list(leaf.shape)]
-    return [structure.kind, list(structure.keys), structure.cls, [_encode(child) for child in structure.children]]
+    return [
+        structure.kind,
+        list(structure.keys),
+        structure.cls,
+        [_encode(child) for child in structure.children],
+    ]
 
 
 def _decode(data: list[Any]) -> Structure:
     if data[0] == "leaf":
-        return Structure("leaf", leaf=Leaf(data[1], data[2], None if data[3] is None else tuple(data[3])))
+        return Structure(
+            "leaf", leaf=Leaf(data[1], data[2], None if data[3] is None else tuple(data[3]))
+        )
     return Structure(data[0], tuple(data[1]), data[2], tuple(_decode(child) for child in data[3]))

@@ -95,7 +95,9 @@ class Declaration:
         """Whether nothing was declared about state: a leaf like this conflicts with everything."""
         return not (self.pure or self.reads or self.updates or self.refreshes)
 
-    def accesses(self, component: str | None, batch_states: Iterable[str] = ()) -> tuple[Access, ...]:
+    def accesses(
+        self, component: str | None, batch_states: Iterable[str] = ()
+    ) -> tuple[Access, ...]:
         """Absolute accesses of this declaration on one component instance.
 
         Args:

@@ -29,7 +29,9 @@ STATE = pa.struct(
     [
         pa.field("state", pa.string()),  # absolute name
         pa.field("access", pa.string()),  # read | update | refresh
-        pa.field("version", pa.int64()),  # number of writes before this access, since recording began
+        pa.field(
+            "version", pa.int64()
+        ),  # number of writes before this access, since recording began
     ]
 )
 
@@ -49,8 +51,12 @@ SPANS = pa.schema(
         pa.field("path", WORD),  # "iteration/rollout/interact/policy.act"
         pa.field("key", WORD),  # definition, "module:qualname"
         pa.field("fingerprint", WORD),
-        pa.field("declaration", WORD),  # JSON: reads, updates, refreshes, pure, rows, batch_states, component class key
-        pa.field("iteration", pa.list_(pa.int32())),  # indices of the enclosing loops, outermost first
+        pa.field(
+            "declaration", WORD
+        ),  # JSON: reads, updates, refreshes, pure, rows, batch_states, component class key
+        pa.field(
+            "iteration", pa.list_(pa.int32())
+        ),  # indices of the enclosing loops, outermost first
         pa.field("ordinal", pa.int32()),  # among calls of this node by the same parent invocation
         pa.field("count", pa.int32()),  # iterations of a loop, null otherwise
         pa.field("group", pa.int16()),  # branch of a split, -1 for the whole batch
@@ -95,7 +101,9 @@ PROBES = pa.schema(
         pa.field("threads", pa.int16()),
         pa.field("duration_ns", pa.int64()),
         pa.field("cpu_ns", pa.int64()),
-        pa.field("identical", pa.bool_()),  # rows bit-identical to the native result; null for the native one
+        pa.field(
+            "identical", pa.bool_()
+        ),  # rows bit-identical to the native result; null for the native one
         pa.field("iteration", pa.list_(pa.int32())),
     ]
 )
