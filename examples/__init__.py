@@ -1,0 +1,1 @@
+"""Complete programs that train with Rose."""
