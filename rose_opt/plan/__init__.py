@@ -1,0 +1,61 @@
+"""The plan: the contract between optimizer and executor, free of solver and database."""
+
+from rose_opt.plan.codec import PLAN_VERSION
+from rose_opt.plan.errors import PlanError, PlanRefused
+from rose_opt.plan.hierarchy import (
+    AccessesOf,
+    Hierarchy,
+    PlanComponent,
+    PlanEdge,
+    PlanNode,
+    inside,
+    leaf_accesses,
+    own_accesses,
+    subtree_accesses,
+)
+from rose_opt.plan.legality import KNOWN_TRANSFORMS, verify
+from rose_opt.plan.record import AlternativeRecord, Plan, Predicted
+from rose_opt.plan.rules import (
+    Refusal,
+    between,
+    merge_refusal,
+    rewire_refusal,
+    sharded_components,
+    split_refusal,
+    unlock,
+)
+from rose_opt.plan.transformation import Transformation
+from rose_opt.plan.workers import Order, OrderStep, PhaseThreads, Resident, WorkerSpec
+
+__all__ = [
+    "KNOWN_TRANSFORMS",
+    "PLAN_VERSION",
+    "AccessesOf",
+    "AlternativeRecord",
+    "Hierarchy",
+    "Order",
+    "OrderStep",
+    "PhaseThreads",
+    "Plan",
+    "PlanComponent",
+    "PlanEdge",
+    "PlanError",
+    "PlanNode",
+    "PlanRefused",
+    "Predicted",
+    "Refusal",
+    "Resident",
+    "Transformation",
+    "WorkerSpec",
+    "between",
+    "inside",
+    "leaf_accesses",
+    "merge_refusal",
+    "own_accesses",
+    "rewire_refusal",
+    "sharded_components",
+    "split_refusal",
+    "subtree_accesses",
+    "unlock",
+    "verify",
+]

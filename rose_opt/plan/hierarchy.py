@@ -1,0 +1,198 @@
+"""The execution hierarchy as a plan relies on it: nodes, components and the values that flow between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rose_opt.plan.errors import PlanRefused
+from rose_trace.legality import AccessSet, union_all
+from rose_trace.records import Access, StateAccess
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """One node of the execution hierarchy, as the plan relies on it.
+
+    Attributes:
+        path: Node path.
+        name: Name with its component, e.g. ``policy.act``.
+        key: Definition, ``module:qualname``.
+        kind: ``exec``, ``loop`` or ``iteration``.
+        fingerprint: Fingerprint of the definition.
+        component: Instance name; empty for a function.
+        composite: Whether its body calls other nodes.
+        rows: As declared.
+        accesses: Own declared accesses.
+        opaque: A leaf without a declaration, or one seen to touch more than it declared.
+        generators: Process-wide random generators it was seen to draw from (they are states).
+        structure: JSON of the result's structure; ``None`` where it varied, then the value is waited for.
+        count: Iterations of a loop; ``None`` where it varied.
+        rewritable: Whether a loop's body may be rearranged; false for ``rose.iterations``.
+    """
+
+    path: str
+    name: str
+    key: str
+    kind: str
+    fingerprint: str
+    component: str = ""
+    composite: bool = False
+    rows: bool | tuple[str, ...] = False
+    accesses: tuple[Access, ...] = ()
+    opaque: bool = False
+    generators: tuple[str, ...] = ()
+    structure: str | None = None
+    count: int | None = None
+    rewritable: bool = True
+
+    @property
+    def parent(self) -> str:
+        """Path of the enclosing node; empty for the root."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it calls no other node."""
+        return self.kind == "exec" and not self.composite
+
+    @property
+    def access_set(self) -> AccessSet:
+        """Own accesses, including generators."""
+        extra = tuple(Access(f"generator.{name}", StateAccess.UPDATE) for name in self.generators)
+        return AccessSet(self.accesses + extra, self.opaque)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanComponent:
+    """A component instance and how it was declared.
+
+    Attributes:
+        name: Instance name.
+        key: ``module:qualname`` of the class.
+        batch_states: States of which one row belongs to one row of the batch.
+        shardable: Whether it can be built as shards.
+        shards: Shards it is built as in this plan; 1 for whole.
+    """
+
+    name: str
+    key: str
+    batch_states: tuple[str, ...] = ()
+    shardable: bool = False
+    shards: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEdge:
+    """Values made by one node and used by another, within one run of the loop around both.
+
+    Attributes:
+        producer: Path of the node that made the values.
+        consumer: Path of the node that takes them.
+        loop: Path of the innermost loop around both.
+        distance: Iterations of that loop between making and using.
+        all_iterations: Whether one run of the consumer uses several iterations of the producer's loop.
+        alignment: Consumer iteration j uses producer iteration ``j + alignment``; ``None`` where not so.
+    """
+
+    producer: str
+    consumer: str
+    loop: str
+    distance: int = 0
+    all_iterations: bool = False
+    alignment: int | None = None
+
+
+AccessesOf = Callable[[PlanNode], AccessSet]
+"""Accesses of a leaf: from the plan, or from the code that is about to run."""
+
+
+def own_accesses(node: PlanNode) -> AccessSet:
+    """What the plan says the node touches."""
+    return node.access_set
+
+
+class Nodes(Protocol):
+    """Anything that knows the nodes below a path: a hierarchy or a plan."""
+
+    def subtree(self, path: str) -> tuple[PlanNode, ...]:
+        """The node at `path` and everything below it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """What legality is decided from: no durations, no placement.
+
+    Attributes:
+        nodes: Nodes in program order of first appearance.
+        components: Component instances.
+        edges: Data edges.
+    """
+
+    nodes: tuple[PlanNode, ...]
+    components: tuple[PlanComponent, ...] = ()
+    edges: tuple[PlanEdge, ...] = ()
+
+    def find(self, path: str) -> PlanNode | None:
+        """The node at `path`, if there is one."""
+        return next((item for item in self.nodes if item.path == path), None)
+
+    def node(self, path: str) -> PlanNode:
+        """The node at `path`.
+
+        Raises:
+            PlanRefused: If there is none.
+        """
+        found = self.find(path)
+        if found is None:
+            raise PlanRefused(
+                f"Plan: expected a node at '{path}', got none. Record a new trace and plan again."
+            )
+        return found
+
+    def component(self, name: str) -> PlanComponent | None:
+        """The component instance called `name`, if it is known."""
+        return next((item for item in self.components if item.name == name), None)
+
+    def subtree(self, path: str) -> tuple[PlanNode, ...]:
+        """The node at `path` and everything below it."""
+        return tuple(n for n in self.nodes if inside(n.path, path))
+
+    def children(self, path: str) -> tuple[PlanNode, ...]:
+        """Nodes called directly from `path`, in program order."""
+        return tuple(n for n in self.nodes if n.parent == path and n.path != path)
+
+    def leaves(self, path: str) -> tuple[PlanNode, ...]:
+        """Leaves at or below `path`, in program order."""
+        return tuple(n for n in self.subtree(path) if n.is_leaf)
+
+    def crossing(self, producer: str, consumer: str) -> tuple[PlanEdge, ...]:
+        """Edges from below `producer` to below `consumer`."""
+        return tuple(
+            edge
+            for edge in self.edges
+            if inside(edge.producer, producer) and inside(edge.consumer, consumer)
+        )
+
+
+def inside(path: str, ancestor: str) -> bool:
+    """Whether `path` is `ancestor` or lies below it.
+
+    >>> inside("iteration/rollout/sim.step", "iteration/rollout")
+    True
+    """
+    return path == ancestor or path.startswith(f"{ancestor}/")
+
+
+def leaf_accesses(
+    nodes: Nodes, path: str, accesses_of: AccessesOf
+) -> tuple[tuple[PlanNode, AccessSet], ...]:
+    """Accesses of every leaf below `path`."""
+    return tuple((n, accesses_of(n)) for n in nodes.subtree(path) if n.is_leaf)
+
+
+def subtree_accesses(nodes: Nodes, path: str, accesses_of: AccessesOf = own_accesses) -> AccessSet:
+    """What anything below `path` may touch: the reservation of a branch, the accesses of a composite."""
+    return union_all(access for _, access in leaf_accesses(nodes, path, accesses_of))

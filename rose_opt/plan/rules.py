@@ -1,0 +1,372 @@
+"""When a transform is legal: one set of rules for the optimizer's checks and for loading a plan.
+
+Each rule looks at declarations, values and structures alone and answers with a `Refusal` or nothing.
+No duration is ever read here, so nothing about speed can make an overlap legal.
+
+Paper: §4.3.1; the rules are in docs/legality.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rose_opt.plan.hierarchy import (
+    AccessesOf,
+    Hierarchy,
+    PlanEdge,
+    PlanNode,
+    inside,
+    leaf_accesses,
+    own_accesses,
+)
+from rose_trace.legality import AccessSet, Conflict, first_conflict, partition
+from rose_trace.pytree import Leaf, Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refused overlap: what was asked, why not, and what would unlock it.
+
+    Attributes:
+        transform: Transform name.
+        subject: What it was asked for.
+        reason: ``expected <condition>, got <fact>``.
+        unlock: The annotation or change that would allow it.
+        nodes: Paths of the nodes that stand against it.
+        witness: An invocation that shows it; empty without a trace.
+    """
+
+    transform: str
+    subject: str
+    reason: str
+    unlock: str = ""
+    nodes: tuple[str, ...] = ()
+    witness: str = ""
+
+    def __str__(self) -> str:
+        shown = f" ({self.witness})" if self.witness else ""
+        return f"{self.transform}({self.subject}): {self.reason}{shown}. {self.unlock}".rstrip()
+
+
+def split_refusal(
+    hierarchy: Hierarchy,
+    loop: str,
+    groups: int,
+    rows: int | None,
+    accesses_of: AccessesOf = own_accesses,
+) -> Refusal | None:
+    """Why the rows of a loop cannot run in groups, or nothing.
+
+    Args:
+        hierarchy: Nodes and components.
+        loop: Path of the loop.
+        groups: Number of groups.
+        rows: Rows of the batch in the loop; ``None`` where the trace does not tell.
+        accesses_of: Accesses of a leaf.
+
+    Returns:
+        The first reason against it, in program order.
+    """
+    return next(_against_split(hierarchy, loop, groups, rows, accesses_of), None)
+
+
+def merge_refusal(hierarchy: Hierarchy, loop: str, rows: int | None) -> Refusal | None:
+    """Why the results of a loop's groups cannot be put together again, or nothing.
+
+    Everything the nodes of the loop return must have one row per row of the batch on axis 0: that is
+    how the merge restores the order, whichever group finishes first.
+
+    Args:
+        hierarchy: Nodes and components.
+        loop: Path of the loop.
+        rows: Rows of the whole batch; shapes are compared with it where it is known.
+
+    Returns:
+        The first reason against it, in program order.
+    """
+    for node in hierarchy.subtree(loop):
+        if node.structure is None:
+            continue
+        what = "carry" if node.path == loop else "result"
+        for place, leaf in _leaves(Structure.from_json(node.structure)):
+            problem = _without_rows(leaf, rows)
+            if problem:
+                return Refusal(
+                    "merge",
+                    loop,
+                    f"expected results with one row per row of the batch, got {problem} at "
+                    f"{place or 'the top'} of the {what} of {node.path}",
+                    f"Return it per row (shape [{rows or 'rows'}, ...]) from {node.name}, or compute it "
+                    "after the loop from values that have rows.",
+                    (node.path,),
+                )
+    return None
+
+
+def rewire_refusal(
+    hierarchy: Hierarchy, later: str, earlier: str, accesses_of: AccessesOf = own_accesses
+) -> Refusal | None:
+    """Why a node cannot run beside an earlier sibling, or nothing.
+
+    While `earlier` runs in a branch, the program goes on to `later` and through everything between.
+
+    Args:
+        hierarchy: Nodes and data edges.
+        later: Path of the node that is to start early.
+        earlier: Path of the sibling before it.
+        accesses_of: Accesses of a leaf.
+
+    Returns:
+        The first reason against it, in program order.
+    """
+    return next(_against_rewire(hierarchy, later, earlier, accesses_of), None)
+
+
+def between(hierarchy: Hierarchy, later: str, earlier: str) -> tuple[PlanNode, ...]:
+    """Siblings after `earlier` up to and including `later`, in program order."""
+    siblings = hierarchy.children(hierarchy.node(earlier).parent)
+    names = [node.path for node in siblings]
+    return siblings[names.index(earlier) + 1 : names.index(later) + 1]
+
+
+def _against_split(
+    h: Hierarchy, loop: str, groups: int, rows: int | None, of: AccessesOf
+) -> Iterator[Refusal]:
+    def refuse(reason: str, unlock: str, *nodes: str) -> Refusal:
+        return Refusal("split-spatial", loop, reason, unlock, nodes)
+
+    node = h.node(loop)
+    if node.kind != "loop":
+        yield refuse(f"expected a loop, got {node.kind} {loop}", "Name a rose.loop.", loop)
+    if not node.rewritable:
+        yield refuse(
+            "expected a loop that may be rewritten, got rose.iterations",
+            "Write it with @rose.loop: body(carry, item) -> (carry, output).",
+            loop,
+        )
+    for inner in h.subtree(loop):
+        if inner.kind == "loop" and inner.path != loop:
+            yield refuse(
+                f"expected a loop without loops inside, got {inner.path}",
+                f"Split {inner.path} instead.",
+                inner.path,
+            )
+    leaves = leaf_accesses(h, loop, of)
+    if not leaves:
+        yield refuse("expected nodes inside, got none", "Decorate what the loop calls.", loop)
+    for leaf, access in leaves:
+        if access.opaque:
+            yield refuse(
+                f"expected every leaf to declare its states, got {leaf.path} without a declaration",
+                _declare(leaf),
+                leaf.path,
+            )
+        if not (leaf.rows or _in_rows(h, leaf)):
+            yield refuse(
+                f"expected every leaf to work row by row, got {leaf.path} without rows=True",
+                f"Declare @rose.node(rows=True) on {leaf.name} if its row i depends on row i alone.",
+                leaf.path,
+            )
+    yield from _against_groups(h, loop, leaves)
+    if rows is None:
+        yield refuse(
+            "expected a batch whose rows the trace shows, got no tensor with rows",
+            "Return tensors or arrays with one row per row of the batch.",
+            loop,
+        )
+    elif not 1 < groups <= rows:
+        yield refuse(
+            f"expected 2 to {rows} groups for {rows} rows, got {groups}", "Ask for fewer.", loop
+        )
+
+
+def _against_groups(
+    h: Hierarchy, loop: str, leaves: tuple[tuple[PlanNode, AccessSet], ...]
+) -> Iterator[Refusal]:
+    """Two groups must touch nothing in common, and each component must come apart by rows."""
+    first, second = partition(2, 2)
+    for (a, x), (b, y) in itertools.product(leaves, leaves):
+        conflict = first_conflict(
+            AccessSet(x.accesses, x.opaque, first), AccessSet(y.accesses, y.opaque, second)
+        )
+        if conflict is not None:
+            yield Refusal(
+                "split-spatial",
+                loop,
+                f"expected groups that touch nothing in common, got {conflict} "
+                f"({a.path} of group 0 against {b.path} of group 1)",
+                _unlock_groups(a, conflict),
+                tuple(dict.fromkeys((a.path, b.path))),
+            )
+    for name in sharded_components(h, loop):
+        component = h.component(name)
+        if component is None or not component.shardable:
+            yield Refusal(
+                "split-spatial",
+                loop,
+                f"expected components that can be built as shards, got {name} whose batch states "
+                f"{_keyed_writes(h, loop, name)} are written inside the loop",
+                f"Give {name} a classmethod shard(cls, index, count, *args) that returns the constructor "
+                "arguments of one shard.",
+                tuple(leaf.path for leaf, _ in leaves if leaf.component == name),
+            )
+        for node in h.nodes:
+            if node.component == name and node.is_leaf and not (node.rows or _in_rows(h, node)):
+                yield Refusal(
+                    "split-spatial",
+                    loop,
+                    f"expected every node of {name}, which is built as shards, to work row by row, got "
+                    f"{node.path} without rows=True",
+                    f"Declare @rose.node(rows=True) on {node.name} if its row i depends on row i alone.",
+                    (node.path,),
+                )
+
+
+def sharded_components(hierarchy: Hierarchy, loop: str) -> tuple[str, ...]:
+    """Components whose keyed state is written inside `loop`: a split builds them as shards."""
+    return tuple(
+        dict.fromkeys(
+            node.component
+            for node in hierarchy.leaves(loop)
+            if any(a.keyed and a.mode.writes for a in node.accesses)
+        )
+    )
+
+
+def _keyed_writes(h: Hierarchy, loop: str, component: str) -> str:
+    states = [
+        a.state
+        for node in h.leaves(loop)
+        if node.component == component
+        for a in node.accesses
+        if a.keyed and a.mode.writes
+    ]
+    return ", ".join(dict.fromkeys(states))
+
+
+def _against_rewire(h: Hierarchy, later: str, earlier: str, of: AccessesOf) -> Iterator[Refusal]:
+    subject = f"{later} beside {earlier}"
+
+    def refuse(reason: str, unlock: str, *nodes: str) -> Refusal:
+        return Refusal("rewire", subject, reason, unlock, nodes)
+
+    branch, node = h.node(earlier), h.node(later)
+    order = [n.path for n in h.nodes]
+    if (
+        not branch.parent
+        or branch.parent != node.parent
+        or order.index(earlier) >= order.index(later)
+    ):
+        yield refuse(
+            "expected two children of one parent in program order, got others",
+            "Name two siblings, the later one first.",
+            later,
+            earlier,
+        )
+        return
+    if not branch.rewritable:
+        yield refuse(
+            f"expected a branch that may be moved, got rose.iterations {earlier}",
+            "Write it with @rose.loop: body(carry, item) -> (carry, output).",
+            earlier,
+        )
+    for passed in between(h, later, earlier):
+        for (a, x), (b, y) in itertools.product(
+            leaf_accesses(h, earlier, of), leaf_accesses(h, passed.path, of)
+        ):
+            conflict = first_conflict(x, y)
+            if conflict is not None:
+                yield refuse(
+                    f"expected no conflicting access, got {conflict} ({a.path} before {b.path})",
+                    unlock(a, x, b, y),
+                    a.path,
+                    b.path,
+                )
+        yield from _against_waiting(h, passed, earlier, later, refuse_subject=subject)
+
+
+def _against_waiting(
+    h: Hierarchy, passed: PlanNode, earlier: str, later: str, refuse_subject: str
+) -> Iterator[Refusal]:
+    """Nothing on the way to `later` may need the whole of `earlier`."""
+    for edge in h.crossing(earlier, passed.path):
+        if edge.distance:
+            continue
+        per_iteration = passed.kind == "loop" and not edge.all_iterations
+        if per_iteration and h.node(earlier).kind == "loop":
+            continue
+        yield Refusal(
+            "rewire",
+            refuse_subject,
+            f"expected each iteration of {later} to need finished iterations of {earlier}, got "
+            f"{_need(h, edge, passed)}",
+            f"Let one iteration of {later} use the values of one iteration of {earlier} only "
+            "(e.g. normalise and shuffle within an epoch) if the algorithm allows it; Rose never "
+            "changes what is computed.",
+            (edge.producer, edge.consumer),
+        )
+
+
+def _need(h: Hierarchy, edge: PlanEdge, passed: PlanNode) -> str:
+    if passed.kind != "loop":
+        return f"{edge.consumer}, which needs what {edge.producer} returns"
+    return f"{edge.consumer}, of which one iteration needs {edge.producer} of every iteration"
+
+
+def unlock(first: PlanNode, a: AccessSet, second: PlanNode, b: AccessSet) -> str:
+    """The annotation that would let two conflicting nodes run side by side."""
+    silent = [n for n, s in ((first, a), (second, b)) if s.opaque]
+    if silent:
+        return _declare(*silent)
+    return (
+        f"Keep the native order, or let {second.name} work on a state of its own that a later node "
+        "copies over."
+    )
+
+
+def _declare(*nodes: PlanNode) -> str:
+    names = " and ".join(dict.fromkeys(node.name for node in nodes))
+    return f"Declare what {names} touches: reads=, updates=, refreshes= or pure=True."
+
+
+def _unlock_groups(node: PlanNode, conflict: Conflict) -> str:
+    access = conflict.earlier or conflict.later
+    state = access.state if access is not None else ""
+    if state.startswith("generator."):
+        return (
+            f"Let {node.name} draw from rose_trace.rng.RowGenerator, keyed by seed, row and step, "
+            f"instead of the shared '{state}'."
+        )
+    component, _, name = state.partition(".")
+    return (
+        f"Declare batch_states=['{name}'] on {component} if one row of '{state}' belongs to one row of "
+        "the batch; a statistic over the whole batch belongs after the loop."
+    )
+
+
+def _in_rows(h: Hierarchy, node: PlanNode) -> bool:
+    """Whether a composite around the node, inside the same loop, works row by row."""
+    around = [n for n in h.nodes if n.composite and n.rows and n.path != node.path]
+    return any(inside(node.path, n.path) for n in around)
+
+
+def _leaves(structure: Structure, place: str = "") -> Iterator[tuple[str, Leaf]]:
+    if structure.leaf is not None:
+        yield place, structure.leaf
+    for index, child in enumerate(structure.children):
+        key = structure.keys[index] if structure.keys else str(index)
+        yield from _leaves(child, f"{place}.{key}" if place else key)
+
+
+def _without_rows(leaf: Leaf, rows: int | None) -> str:
+    """What is wrong with a leaf that has no row axis; empty if it has one."""
+    if leaf.shape is None:
+        return f"a plain {leaf.type}"
+    if not leaf.shape:
+        return f"a {leaf.type} without axes"
+    if rows is not None and leaf.shape[0] != rows:
+        return f"a {leaf.type} of shape {json.dumps(list(leaf.shape))}"
+    return ""

@@ -1,0 +1,66 @@
+"""Where a plan runs things: workers and their residents, threads, and the order of each worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A component, or one shard of it, in a worker."""
+
+    component: str
+    shard: int = 0
+    shards: int = 1
+
+    def __str__(self) -> str:
+        return (
+            self.component if self.shards == 1 else f"{self.component}[{self.shard}/{self.shards}]"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One worker.
+
+    Attributes:
+        name: Unique name.
+        kind: ``inline`` (a thread of the program's process) or ``process``.
+        residents: What lives there.
+    """
+
+    name: str
+    kind: str
+    residents: tuple[Resident, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseThreads:
+    """Intra-op threads of a node on part of the batch or on the whole of it.
+
+    Attributes:
+        path: Node path.
+        threads: Intra-op threads.
+        grouped: Whether this is about the node inside a split.
+    """
+
+    path: str
+    threads: int
+    grouped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OrderStep:
+    """One place in a worker's cyclic order: node, group and iteration distance."""
+
+    path: str
+    group: int
+    distance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Cyclic order of a worker in the steady state: which ready invocation goes first."""
+
+    worker: str
+    cycle: tuple[OrderStep, ...]
