@@ -8,11 +8,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from rose_trace import hooks
 from rose_trace.node import ExecutionNode
 from rose_trace.records import Declaration
+
+if TYPE_CHECKING:
+    from rose_trace.component import Instance
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +52,11 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
         bound.__dict__.update(self.__dict__)
         bound._bound = instance
         return bound
+
+    @property
+    def instance(self) -> Instance | None:
+        """The component instance that this loop is a method of, if any."""
+        return getattr(self._bound, "_rose_instance", None)
 
     def body(self, carry: Carry, item: Item) -> tuple[Carry, Output]:
         """One iteration, natively."""

@@ -45,12 +45,16 @@ class RowGenerator:
 
     def __init__(self, seed: int, rows: int) -> None:
         if not 1 <= rows <= 2**32:
-            raise ValueError(f"RowGenerator: expected rows in 1..2^32, got {rows}. Pass the size of the whole batch.")
+            raise ValueError(
+                f"RowGenerator: expected rows in 1..2^32, got {rows}. Pass the size of the whole batch."
+            )
         self.seed = seed
         self.rows = rows
         self._keys: dict[tuple[int, ...], tuple[int, int]] = {}
 
-    def normal(self, draw: Draw, shape: Sequence[int] | int = (), *, rows: Rows | None = None) -> NDArray[np.float32]:
+    def normal(
+        self, draw: Draw, shape: Sequence[int] | int = (), *, rows: Rows | None = None
+    ) -> NDArray[np.float32]:
         """Standard normal numbers (Box-Muller in double precision, rounded once).
 
         Args:
@@ -71,7 +75,9 @@ class RowGenerator:
         pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
         return _rows_first(pairs.reshape(4, *words.shape[1:]), full).astype(np.float32)
 
-    def uniform(self, draw: Draw, shape: Sequence[int] | int = (), *, rows: Rows | None = None) -> NDArray[np.float32]:
+    def uniform(
+        self, draw: Draw, shape: Sequence[int] | int = (), *, rows: Rows | None = None
+    ) -> NDArray[np.float32]:
         """Uniform numbers in [0, 1), multiples of 2^-24.
 
         Args:
@@ -88,7 +94,9 @@ class RowGenerator:
         words, full = self._words(draw, shape, rows, _UNIFORM)
         return _rows_first((words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24), full)
 
-    def _words(self, draw: Draw, shape: Sequence[int] | int, rows: Rows | None, kind: int) -> tuple[Words, list[int]]:
+    def _words(
+        self, draw: Draw, shape: Sequence[int] | int, rows: Rows | None, kind: int
+    ) -> tuple[Words, list[int]]:
         """Random words [4, rows, blocks] and the full shape of the result."""
         inner = [shape] if isinstance(shape, int) else list(shape)
         ids = self._row_ids(rows)

@@ -22,7 +22,9 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
-def test_philox_agrees_with_the_published_vectors(counter: list[int], key: list[int], expected: list[int]) -> None:
+def test_philox_agrees_with_the_published_vectors(
+    counter: list[int], key: list[int], expected: list[int]
+) -> None:
     words = philox(np.array(counter, np.uint64), (key[0], key[1]))
     assert words.tolist() == expected
 
@@ -30,7 +32,9 @@ def test_philox_agrees_with_the_published_vectors(counter: list[int], key: list[
 @pytest.mark.parametrize("shape", [(), (1,), (3,), 5, (10, 7), (2, 3, 4), (0,), (257,)])
 @pytest.mark.parametrize("rows", [1, 2, 5, 64])
 @pytest.mark.parametrize("method", ["normal", "uniform"])
-def test_parts_of_a_batch_draw_the_bits_of_the_whole(shape: tuple[int, ...] | int, rows: int, method: str) -> None:
+def test_parts_of_a_batch_draw_the_bits_of_the_whole(
+    shape: tuple[int, ...] | int, rows: int, method: str
+) -> None:
     draw = getattr(RowGenerator(3, rows), method)
     whole = draw((4, 1), shape)
     inner = (shape,) if isinstance(shape, int) else shape
@@ -68,12 +72,25 @@ def test_moments() -> None:
 
 
 def test_every_part_of_the_key_counts() -> None:
-    keys: list[tuple[int, ...]] = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (-1,), (2**32,), (2**40, 5)]
+    keys: list[tuple[int, ...]] = [
+        (0,),
+        (1,),
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (0, 0, 0),
+        (-1,),
+        (2**32,),
+        (2**40, 5),
+    ]
     drawn = {RowGenerator(5, 2).normal(key, (4,)).tobytes() for key in keys}
     drawn.add(RowGenerator(6, 2).normal((0,), (4,)).tobytes())
     drawn.add(RowGenerator(5 + 2**32, 2).normal((0,), (4,)).tobytes())
     assert len(drawn) == len(keys) + 2
-    assert RowGenerator(5, 2).normal(7, (4,)).tobytes() == RowGenerator(5, 9).normal((7,), (4,))[:2].tobytes()
+    assert (
+        RowGenerator(5, 2).normal(7, (4,)).tobytes()
+        == RowGenerator(5, 9).normal((7,), (4,))[:2].tobytes()
+    )
 
 
 def test_a_pickled_generator_draws_the_same() -> None:
@@ -84,7 +101,9 @@ def test_a_pickled_generator_draws_the_same() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match=r"expected rows in 1\.\.2\^32, got 0\. Pass the size of the whole batch\."):
+    with pytest.raises(
+        ValueError, match=r"expected rows in 1\.\.2\^32, got 0\. Pass the size of the whole batch\."
+    ):
         RowGenerator(1, 0)
     noise = RowGenerator(1, 4)
     with pytest.raises(ValueError, match=r"expected global rows in 0\.\.3, got 2\.\.4\."):

@@ -1,0 +1,162 @@
+"""Rows on their way to the file: one buffer per thread, one flusher per process, nothing dropped.
+
+A thread appends finished invocations to its own list. A flusher thread carries them to the part file
+a few times a second; a thread whose buffer is full carries its own and thereby waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from rose_trace.invocation import Invocation
+
+FLUSH_SECONDS = 0.25  # ours: what a kill can lose
+FLUSH_ROWS = 1_024  # ours: rows in a buffer that wake the flusher
+LIMIT_ROWS = 16_384  # ours: rows in a buffer at which its thread waits
+CHUNK_ROWS = 512  # ours: rows per record batch; short enough not to hold up other threads
+
+
+class Part(Protocol):
+    """Where rows go."""
+
+    def write_spans(self, rows: list[Invocation], thread: int) -> None:
+        """Append finished invocations of one native thread."""
+        ...
+
+    def write_activity(self, samples: list[Sample]) -> None:
+        """Append samples."""
+        ...
+
+
+Sample = tuple[str, str, int, int, float, bool]
+"""Source, device, start and end [Unix ns], activity [fraction], estimate."""
+
+
+class ThreadBuffer:
+    """Finished invocations of one thread, and its last reading of the process's CPU time.
+
+    Attributes:
+        rows: Finished invocations, oldest first.
+        native_id: Native id of the thread.
+        read_ns: When CPU time was read [Unix ns].
+        cpu_ns: What was read [ns].
+        threads: Intra-op threads at that time; 0 where unknown.
+    """
+
+    __slots__ = ("cpu_ns", "native_id", "owner", "read_ns", "rows", "threads")
+
+    def __init__(self) -> None:
+        self.rows: list[Invocation] = []
+        self.owner = threading.current_thread()
+        self.native_id = threading.get_native_id()
+        self.read_ns = 0
+        self.cpu_ns = 0
+        self.threads = 0
+
+    def take(self, most: int) -> list[Invocation]:
+        """Remove up to `most` of the oldest rows; safe beside an appending thread."""
+        taken = self.rows[:most]
+        del self.rows[: len(taken)]
+        return taken
+
+
+class Buffers:
+    """All buffers of one process and the thread that empties them.
+
+    Args:
+        part: Where rows go.
+        failed: Called with an exception that writing raised, and the rows lost by it.
+    """
+
+    def __init__(self, part: Part, failed: Callable[[Exception, int], None]) -> None:
+        self._part = part
+        self._failed = failed
+        self._local = threading.local()
+        self._buffers: list[ThreadBuffer] = []
+        self._samples: list[Sample] = []
+        self._writing = threading.Lock()
+        self._wake = threading.Condition()
+        self._urgent = False
+        self._closed = False
+        self._flusher: threading.Thread | None = None
+
+    def mine(self) -> ThreadBuffer:
+        """The calling thread's buffer."""
+        try:
+            return self._local.buffer
+        except AttributeError:
+            buffer = self._local.buffer = ThreadBuffer()
+            with self._wake:
+                self._buffers.append(buffer)
+                if self._flusher is None and not self._closed:
+                    self._flusher = threading.Thread(
+                        target=self._run, name="rose-flusher", daemon=True
+                    )
+                    self._flusher.start()
+            return buffer
+
+    def filled(self, buffer: ThreadBuffer) -> None:
+        """Called by a thread whose buffer has reached `FLUSH_ROWS`: wake the flusher, or wait."""
+        if len(buffer.rows) >= LIMIT_ROWS or self._closed:
+            self._empty(buffer)
+        elif not self._urgent:
+            with self._wake:
+                self._urgent = True
+                self._wake.notify()
+
+    def add_sample(self, sample: Sample) -> None:
+        """Append one sample of activity."""
+        self._samples.append(sample)
+
+    def flush(self) -> None:
+        """Carry everything finished so far to the part."""
+        with self._wake:
+            buffers = list(self._buffers)
+        for buffer in buffers:
+            self._empty(buffer)
+            if not buffer.rows and not buffer.owner.is_alive():
+                with self._wake:
+                    self._buffers.remove(buffer)
+        self._write_samples()
+
+    def close(self) -> None:
+        """Stop the flusher and carry what is left; rows that finish later are carried at once."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._flusher is not None and self._flusher is not threading.current_thread():
+            self._flusher.join()
+        self.flush()
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._wake:
+                self._wake.wait_for(lambda: self._urgent or self._closed, FLUSH_SECONDS)
+                self._urgent = False
+            self.flush()
+
+    def _empty(self, buffer: ThreadBuffer) -> None:
+        # The rows at hand now, not those that keep coming: a busy thread must not hold the flusher.
+        left = len(buffer.rows)
+        while left > 0:
+            with self._writing:
+                rows = buffer.take(min(CHUNK_ROWS, left))
+                if not rows:
+                    return
+                left -= len(rows)
+                try:
+                    self._part.write_spans(rows, buffer.native_id)
+                except Exception as error:
+                    self._failed(error, len(rows))
+
+    def _write_samples(self) -> None:
+        with self._writing:
+            samples = self._samples[:]
+            del self._samples[: len(samples)]
+            if samples:
+                try:
+                    self._part.write_activity(samples)
+                except Exception as error:
+                    self._failed(error, 0)

@@ -1,0 +1,402 @@
+"""The trace file: parts merged to Parquet, and the one way to read it back.
+
+Paper: none; the file is the contract between the packages.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rose_trace.schema import SCHEMA_VERSION, TABLES
+
+METADATA_KEY = b"rose"
+ROW_GROUP = 65_536  # ours
+
+
+class TraceError(Exception):
+    """A trace cannot be written or read; the message names the file and the next action."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRows:
+    """What one process contributed.
+
+    Attributes:
+        process: Role of the process.
+        pid: Its process id.
+        rows: Rows in the file, per table.
+        expected: Rows it said it wrote, per table; ``None`` where it never got to say.
+        lost: Rows it could not write.
+        clocks: Pairs of Unix and monotonic time at its start and end [ns].
+        failure: What stopped its recording early; ``None`` for a clean end.
+    """
+
+    process: str
+    pid: int
+    rows: dict[str, int]
+    expected: dict[str, int] | None
+    lost: int
+    clocks: list[list[int]]
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """What a trace file says about itself.
+
+    Attributes:
+        run: Id of the run.
+        schema_version: Version of the tables.
+        producer: Versions of what wrote it.
+        complete: Whether every row that was recorded is in the file.
+        reasons: Why it is not complete; empty otherwise.
+        rows: Rows per table.
+        processes: One entry per process.
+        activity: Source of activity and why better ones were not used.
+    """
+
+    run: str
+    schema_version: int
+    producer: dict[str, str]
+    complete: bool
+    reasons: list[str]
+    rows: dict[str, int]
+    processes: list[ProcessRows]
+    activity: dict[str, Any]
+
+    def to_json(self) -> str:
+        """JSON, as kept in the file's metadata."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str | bytes) -> TraceInfo:
+        """Inverse of `to_json`."""
+        data = json.loads(text)
+        data["processes"] = [ProcessRows(**item) for item in data["processes"]]
+        return TraceInfo(**data)
+
+
+def beside(path: Path, table: str) -> Path:
+    """Where a table lives: ``trace.parquet`` for spans, ``trace.activity.parquet`` for activity."""
+    return (
+        path
+        if table == "spans"
+        else path.with_name(f"{path.stem}.{table}{path.suffix or '.parquet'}")
+    )
+
+
+def parts_of(path: Path) -> Path:
+    """The directory that holds the parts of `path` while it is recorded."""
+    return path.with_name(f"{path.name}.parts")
+
+
+def producer() -> dict[str, str]:
+    """Versions of what is writing."""
+    try:
+        version = importlib.metadata.version("rose-rl")
+    except importlib.metadata.PackageNotFoundError:
+        version = "uninstalled"
+    found = {"rose": version, "python": platform.python_version(), "platform": platform.platform()}
+    torch = sys.modules.get("torch")
+    return found if torch is None else {**found, "torch": str(torch.__version__)}
+
+
+def merge(parts: Path, path: Path) -> TraceInfo:
+    """Merge the parts of a run, of a killed one too, and remove them.
+
+    Args:
+        parts: Parts directory.
+        path: Where the spans go; activity goes beside.
+
+    Returns:
+        What was written.
+
+    Raises:
+        TraceError: If there are no readable parts, or the result cannot be written.
+    """
+    try:
+        header = json.loads((parts / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TraceError(
+            f"{parts}: expected the parts of a recording, got {error}. Check the path; a finished recording has none."
+        ) from error
+    reasons: list[str] = []
+    batches: dict[str, list[Any]] = {"spans": [], "activity": []}
+    processes, running = _read_parts(parts, batches, reasons)
+    rows = {table: sum(batch.num_rows for batch in found) for table, found in batches.items()}
+    info = TraceInfo(
+        header["run"],
+        header["schema_version"],
+        header["producer"],
+        not reasons,
+        reasons,
+        rows,
+        processes,
+        header.get("activity", {}),
+    )
+    try:
+        for table, found in batches.items():
+            _write_sorted(beside(path, table), table, found, info)
+        if not running:
+            batches.clear()
+            shutil.rmtree(parts)
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(
+            f"{path}: expected to merge {parts}, got {error}. The parts are kept; "
+            f"run: rose-trace recover {path}"
+        ) from error
+    return info
+
+
+def read_metadata(path: str | Path) -> TraceInfo:
+    """What a trace file says about itself.
+
+    Args:
+        path: The spans file, or a table beside it.
+
+    Returns:
+        Its metadata.
+
+    Raises:
+        TraceError: If the file is missing, truncated, foreign or of another version.
+    """
+    return _open(Path(path))[1]
+
+
+def read_spans(path: str | Path) -> pa.Table:
+    """All spans of a trace.
+
+    Args:
+        path: The spans file.
+
+    Returns:
+        Table with schema `SPANS`, sorted by start. Shape: one row per invocation.
+
+    Raises:
+        TraceError: If the file cannot be read as a trace.
+    """
+    return read_table("spans", path)
+
+
+def read_table(table: str, path: str | Path) -> pa.Table:
+    """All rows of one table of a trace.
+
+    Args:
+        table: ``spans``, ``activity`` or ``probes``.
+        path: The spans file; the others lie beside it.
+
+    Returns:
+        Table with the schema of that name.
+
+    Raises:
+        TraceError: If the file cannot be read as that table.
+    """
+    where = beside(Path(path), table)
+    file, _ = _open(where)
+    expected = TABLES[table]
+    found: pa.Schema = file.schema_arrow
+    if found.names != expected.names:
+        missing = sorted(set(expected.names) - set(found.names))
+        raise TraceError(
+            f"{where}: expected the columns of a {table} table, got {'no ' + ', '.join(missing) if missing else 'others'}"
+            f". Pass the file that rose-trace wrote."
+        )
+    try:
+        return file.read().cast(expected).replace_schema_metadata(found.metadata)
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(
+            f"{where}: expected a readable {table} table, got {error}. Record it again."
+        ) from error
+
+
+def write_table(table: str, path: str | Path, rows: pa.Table) -> Path:
+    """Write a table that belongs to a trace, e.g. the probes of its nodes.
+
+    Args:
+        table: ``probes`` or ``activity``.
+        path: The spans file of the trace.
+        rows: The rows, with the columns of that table.
+
+    Returns:
+        The file beside the trace.
+
+    Raises:
+        TraceError: If the trace cannot be read, or the rows have other columns.
+    """
+    info = read_metadata(path)
+    where = beside(Path(path), table)
+    expected = TABLES[table]
+    try:
+        cast = rows.select(expected.names).cast(expected)
+    except (KeyError, pa.ArrowException) as error:
+        raise TraceError(
+            f"{where}: expected the columns of {table}, got {error}. Build them by schema.py."
+        ) from error
+    _write_sorted(where, table, cast.unify_dictionaries().to_batches(), info)
+    return where
+
+
+def _open(path: Path) -> tuple[pq.ParquetFile, TraceInfo]:
+    if not path.exists():
+        hint = (
+            f"run: rose-trace recover {path}"
+            if parts_of(path).exists()
+            else "Record it with rose.record."
+        )
+        raise TraceError(
+            f"{path}: expected a trace, got no such file. {hint[0].upper() + hint[1:]}"
+        )
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise TraceError(
+            f"{path}: expected a Parquet file, got {error}. It is truncated or something else; record it again, or "
+            "recover it where its parts are left."
+        ) from error
+    metadata: dict[bytes, bytes] = file.schema_arrow.metadata or {}
+    if METADATA_KEY not in metadata:
+        raise TraceError(
+            f"{path}: expected a trace, got a Parquet file of other origin. Pass what rose-trace wrote."
+        )
+    try:
+        info = TraceInfo.from_json(metadata[METADATA_KEY])
+        version = info.schema_version
+    except (TypeError, ValueError, KeyError) as error:
+        version = _version(metadata[METADATA_KEY])
+        if version == SCHEMA_VERSION:
+            raise TraceError(
+                f"{path}: expected the metadata of a trace, got {error!r}. Record it again."
+            ) from error
+        info = None
+    if version != SCHEMA_VERSION or info is None:
+        raise TraceError(
+            f"{path}: expected trace version {SCHEMA_VERSION}, got {version}. Read it with the Rose that wrote it, or "
+            "record it again."
+        )
+    return file, info
+
+
+def _version(metadata: bytes) -> Any:
+    try:
+        return json.loads(metadata)["schema_version"]
+    except (TypeError, ValueError, KeyError):
+        return "none"
+
+
+def _read_parts(
+    parts: Path, batches: dict[str, list[Any]], reasons: list[str]
+) -> tuple[list[ProcessRows], bool]:
+    """Read every stream; returns what each process contributed and whether one is still writing."""
+    processes: list[ProcessRows] = []
+    running = False
+    stems = sorted({file.name.rsplit(".", 2)[0] for file in parts.glob("*.arrow")})
+    stems += sorted({file.stem for file in parts.glob("*.json")} - set(stems) - {"run"})
+    for stem in stems:
+        rows: dict[str, int] = {}
+        truncated = False
+        for table, found in batches.items():
+            stream = parts / f"{stem}.{table}.arrow"
+            rows[table] = 0
+            if stream.exists():
+                for batch in _read_stream(stream):
+                    if batch is None:
+                        truncated = True
+                        break
+                    rows[table] += batch.num_rows
+                    found.append(batch)
+        role, pid, _ = stem.rsplit("-", 2)
+        try:
+            manifest = json.loads((parts / f"{stem}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            manifest = {
+                "process": role,
+                "pid": int(pid),
+                "rows": None,
+                "lost": 0,
+                "clocks": [],
+                "failure": None,
+            }
+            alive = Path(f"/proc/{pid}").exists() and int(pid) != os.getpid()
+            running |= alive
+            reasons.append(
+                f"process {role} (pid {pid}) {'is still running' if alive else 'ended without closing its trace'}"
+                + (", its last batch is cut off" if truncated else "")
+            )
+        item = ProcessRows(
+            manifest["process"],
+            manifest["pid"],
+            rows,
+            manifest["rows"],
+            manifest["lost"],
+            manifest["clocks"],
+            manifest["failure"],
+        )
+        processes.append(item)
+        where = f"process {item.process} (pid {item.pid})"
+        if item.expected is not None and item.expected != rows:
+            reasons.append(f"{where} wrote {item.expected} rows, {rows} can be read")
+        if item.lost:
+            reasons.append(f"{where} lost {item.lost} rows")
+        if item.failure:
+            reasons.append(f"{where} stopped recording: {item.failure}")
+    return processes, running
+
+
+def _read_stream(stream: Path) -> Iterator[Any]:
+    """Batches of a stream; ``None`` last where it is cut off."""
+    try:
+        reader = pa.ipc.open_stream(pa.memory_map(str(stream)))
+        while True:
+            yield reader.read_next_batch()
+    except StopIteration:
+        return
+    except (OSError, pa.ArrowException):
+        yield None
+
+
+def _write_sorted(path: Path, table: str, batches: list[Any], info: TraceInfo) -> None:
+    """Write batches sorted by start, one row group at a time: memory does not grow with the trace."""
+    schema = TABLES[table].with_metadata({METADATA_KEY: info.to_json().encode()})
+    unfinished = path.with_name(f".{path.name}.new")
+    with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
+        for rows in _sorted_rows(batches, "start_ns" if "start_ns" in schema.names else None):
+            writer.write_table(
+                rows.replace_schema_metadata(schema.metadata), row_group_size=ROW_GROUP
+            )
+    os.replace(unfinished, path)
+
+
+def _sorted_rows(batches: list[Any], by: str | None) -> Iterator[pa.Table]:
+    if not batches:
+        return
+    if by is None:
+        yield pa.Table.from_batches(batches)
+        return
+    starts = np.concatenate([batch.column(by).to_numpy() for batch in batches])
+    first = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    order = np.argsort(starts, kind="stable")
+    for begin in range(0, len(order), ROW_GROUP):
+        chosen = order[begin : begin + ROW_GROUP]
+        owner = np.searchsorted(first, chosen, side="right") - 1
+        needed, place = np.unique(owner, return_inverse=True)
+        sizes = np.array([batches[i].num_rows for i in needed])
+        local = np.cumsum(np.concatenate([[0], sizes]))[place] + (chosen - first[owner])
+        some = (
+            pa.Table.from_batches([batches[i] for i in needed])
+            .unify_dictionaries()
+            .combine_chunks()
+        )
+        yield some.take(pa.array(local))

@@ -1,0 +1,249 @@
+"""Parts of a trace: one process's Arrow IPC streams and the manifest it leaves at a clean end.
+
+A stream is readable up to its last whole batch whatever happens to its process; a manifest says how
+many rows there must be. Every part already has the columns of the trace.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rose_trace.buffers import Sample
+from rose_trace.dataref import Signature
+from rose_trace.invocation import Invocation, Site
+from rose_trace.schema import ACTIVITY, REF, SPANS, STATE
+
+Clock = tuple[int, int]
+"""Unix time and monotonic time of one moment [ns]."""
+
+
+def read_clocks() -> Clock:
+    """Both clocks now: ties the trace to other clocks, and shows if the wall clock was set."""
+    return time.time_ns(), time.monotonic_ns()
+
+
+class PartFile:
+    """What one process writes into the parts directory; files appear with the first row.
+
+    Args:
+        directory: The parts directory.
+        run: Id of the run.
+        process: Role of the process, e.g. ``main`` or ``worker:simulator[0/2]``.
+    """
+
+    def __init__(self, directory: Path, run: str, process: str) -> None:
+        self.directory = directory
+        self.run = run
+        self.process = process
+        self.pid = os.getpid()
+        self.rows = {"spans": 0, "activity": 0}
+        self._opened = read_clocks()
+        self._streams: dict[str, Any] = {}
+        role = re.sub(r"[^A-Za-z0-9.]+", "_", process).strip("_") or "process"
+        self._stem = f"{role}-{self.pid}-{self._opened[0]}"
+
+    def write_spans(self, rows: list[Invocation], thread: int) -> None:
+        """Append finished invocations of one native thread."""
+        self._write("spans", spans_batch(rows, self.run, self.process, self.pid, thread))
+
+    def write_activity(self, samples: list[Sample]) -> None:
+        """Append samples of activity."""
+        source, device, start, end, activity, estimate = zip(*samples, strict=True)
+        arrays = [
+            _words([self.run] * len(samples)),
+            _words(source),
+            _words(device),
+            pa.array(start, pa.int64()),
+            pa.array(end, pa.int64()),
+            pa.array(activity, pa.float32()),
+            pa.array(estimate, pa.bool_()),
+        ]
+        self._write("activity", pa.RecordBatch.from_arrays(arrays, schema=ACTIVITY))
+
+    def close(self, lost_rows: int, failure: str | None) -> None:
+        """End the streams and leave the manifest.
+
+        Args:
+            lost_rows: Rows that could not be written.
+            failure: What stopped recording early, if anything.
+        """
+        for writer, sink in self._streams.values():
+            writer.close()
+            sink.close()
+        if self._streams or lost_rows or failure:
+            manifest = {
+                "process": self.process,
+                "pid": self.pid,
+                "rows": self.rows,
+                "lost": lost_rows,
+                "failure": failure,
+                "clocks": [self._opened, read_clocks()],
+                "streams": {kind: f"{self._stem}.{kind}.arrow" for kind in self._streams},
+            }
+            text = json.dumps(manifest, indent=1)
+            (self.directory / f"{self._stem}.json.new").write_text(text, encoding="utf-8")
+            os.replace(
+                self.directory / f"{self._stem}.json.new", self.directory / f"{self._stem}.json"
+            )
+
+    def _write(self, kind: str, batch: Any) -> None:
+        stream = self._streams.get(kind)
+        if stream is None:
+            sink = pa.OSFile(str(self.directory / f"{self._stem}.{kind}.arrow"), "wb")
+            stream = self._streams[kind] = (pa.ipc.new_stream(sink, batch.schema), sink)
+        stream[0].write_batch(batch)
+        self.rows[kind] += batch.num_rows
+
+
+def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, thread: int) -> Any:
+    """Rows of the spans table.
+
+    Args:
+        rows: Finished invocations of one thread.
+        run: Id of the run.
+        process: Role of the process.
+        pid: Its process id.
+        thread: Native id of the thread.
+
+    Returns:
+        A record batch with schema `SPANS`.
+    """
+    n = len(rows)
+    sites: dict[Site, int] = {}
+    at = np.array([sites.setdefault(inv.site, len(sites)) for inv in rows], np.int32)
+
+    def site(read: Callable[[Site], str]) -> Any:
+        words: dict[str, int] = {}
+        codes = np.array([words.setdefault(read(s), len(words)) for s in sites], np.int32)
+        return pa.DictionaryArray.from_arrays(codes[at], pa.array(list(words), pa.string()))
+
+    def column(values: Iterable[Any], kind: Any) -> Any:
+        return pa.array(list(values), kind)
+
+    traces: dict[int, str] = {}
+    for inv in rows:
+        if inv.trace_id not in traces:
+            traces[inv.trace_id] = f"{inv.trace_id:032x}"
+    planned = [inv.execution for inv in rows]
+    columns: dict[str, Any] = {
+        "run": _words([run] * n),
+        "process": _words([process] * n),
+        "pid": pa.array(np.full(n, pid, np.int32)),
+        "thread": pa.array(np.full(n, thread, np.int64)),
+        "stream": pa.nulls(n, pa.int64()),
+        "worker": _words([None if e is None else e.worker for e in planned]),
+        "trace_id": _words([traces[inv.trace_id] for inv in rows]),
+        "span_id": column((inv.span_id for inv in rows), pa.uint64()),
+        "parent_id": column((inv.parent_id for inv in rows), pa.uint64()),
+        "kind": site(lambda s: s.kind),
+        "node": site(lambda s: s.node),
+        "path": site(lambda s: s.path),
+        "key": site(lambda s: s.key),
+        "fingerprint": site(lambda s: s.fingerprint),
+        "declaration": site(lambda s: s.declaration),
+        "iteration": _lists(
+            [inv.iteration for inv in rows], lambda flat: pa.array(flat, pa.int32())
+        ),
+        "ordinal": column((inv.ordinal for inv in rows), pa.int32()),
+        "count": column((inv.count for inv in rows), pa.int32()),
+        "group": column((inv.group for inv in rows), pa.int16()),
+        "groups": column((inv.groups for inv in rows), pa.int16()),
+        "row_start": column(
+            (None if inv.rows is None else inv.rows.start for inv in rows), pa.int32()
+        ),
+        "row_stop": column(
+            (None if inv.rows is None else inv.rows.stop for inv in rows), pa.int32()
+        ),
+        "start_ns": column((inv.start_ns for inv in rows), pa.int64()),
+        "end_ns": column((inv.end_ns for inv in rows), pa.int64()),
+        "device_end_ns": pa.nulls(n, pa.int64()),
+        "cpu_ns": column((inv.cpu_ns for inv in rows), pa.int64()),
+        "wait_ns": column((inv.wait_ns for inv in rows), pa.int64()),
+        "threads": column((inv.threads or None for inv in rows), pa.int16()),
+        "status": _words(["ok" if inv.error is None else "error" for inv in rows]),
+        "error": _words([inv.error for inv in rows]),
+        "inputs": _refs([inv.inputs for inv in rows], [inv.input_refs for inv in rows]),
+        "outputs": _refs([inv.outputs for inv in rows], [inv.output_refs for inv in rows]),
+        "states": _states(rows),
+        "structure": _words([inv.structure for inv in rows]),
+        "attributes": _maps([inv.site.attributes for inv in rows]),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in SPANS.names], schema=SPANS)
+
+
+def _words(values: Sequence[str | None]) -> Any:
+    """Repeating strings, dictionary-encoded."""
+    words: dict[str, int] = {}
+    codes = [None if value is None else words.setdefault(value, len(words)) for value in values]
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes, pa.int32()), pa.array(list(words), pa.string())
+    )
+
+
+def _offsets(lengths: Iterable[int]) -> Any:
+    return pa.array(np.fromiter(itertools.accumulate(lengths, initial=0), np.int32), pa.int32())
+
+
+def _lists(values: Sequence[Sequence[Any]], items: Callable[[list[Any]], Any]) -> Any:
+    flat = items(list(itertools.chain.from_iterable(values)))
+    return pa.ListArray.from_arrays(_offsets(map(len, values)), flat)
+
+
+def _refs(signatures: list[Signature], numbers: list[list[int]]) -> Any:
+    """The references of every row: what changes from row `numbers`, what stays from the signatures."""
+    places: dict[Signature, range] = {}
+    layouts: list[Any] = []
+    for signature in signatures:
+        if signature not in places:
+            places[signature] = range(len(layouts), len(layouts) + len(signature.leaves))
+            layouts += signature.leaves
+    where = pa.array(
+        np.fromiter(itertools.chain.from_iterable(places[s] for s in signatures), np.int32),
+        pa.int32(),
+    )
+    flat = np.array(list(itertools.chain.from_iterable(numbers)), np.uint64).reshape(-1, 3)
+    refs = pa.StructArray.from_arrays(
+        [
+            pa.array(flat[:, 0].astype(np.int64)),
+            pa.array(np.ascontiguousarray(flat[:, 1])),
+            pa.array([x.slot for x in layouts], pa.string()).take(where),
+            pa.array(flat[:, 2].astype(np.int64)),
+            pa.array([x.nbytes for x in layouts], pa.int64()).take(where),
+            pa.array([x.device for x in layouts], pa.string()).take(where),
+            pa.array([x.shape for x in layouts], pa.list_(pa.int64())).take(where),
+            pa.array([x.dtype for x in layouts], pa.string()).take(where),
+        ],
+        fields=list(REF),
+    )
+    return pa.ListArray.from_arrays(_offsets(len(s.leaves) for s in signatures), refs)
+
+
+def _states(rows: Sequence[Invocation]) -> Any:
+    pairs = list(itertools.chain.from_iterable(inv.site.states for inv in rows))
+    versions = list(itertools.chain.from_iterable(inv.versions for inv in rows))
+    states = pa.StructArray.from_arrays(
+        [
+            pa.array([state for state, _ in pairs], pa.string()),
+            pa.array([access for _, access in pairs], pa.string()),
+            pa.array(versions, pa.int64()),
+        ],
+        fields=list(STATE),
+    )
+    return pa.ListArray.from_arrays(_offsets(len(inv.site.states) for inv in rows), states)
+
+
+def _maps(values: Sequence[tuple[tuple[str, str], ...]]) -> Any:
+    flat = list(itertools.chain.from_iterable(values))
+    keys = pa.array([key for key, _ in flat], pa.string())
+    items = pa.array([item for _, item in flat], pa.string())
+    return pa.MapArray.from_arrays(_offsets(map(len, values)), keys, items)

@@ -1,0 +1,363 @@
+"""The recorder: runs every invocation natively and writes down what ran.
+
+It never changes the program: exceptions pass untouched, generators and coroutines stay what they
+are, and a failure of its own disables it once, loudly, and marks the trace incomplete.
+
+Paper: §4.2, "Tracing"; App. A.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rose_trace import hooks, otel
+from rose_trace.buffers import FLUSH_ROWS, Buffers, Part, ThreadBuffer
+from rose_trace.component import Instance, construct_natively
+from rose_trace.dataref import describe_inputs, describe_result
+from rose_trace.frames import Frame, current
+from rose_trace.invocation import Invocation, Site, declaration_json, execution
+from rose_trace.loop import LoopNode
+from rose_trace.node import ExecutionNode
+from rose_trace.record import ChildSettings
+from rose_trace.suspended import drive
+
+log = logging.getLogger("rose_trace")
+
+CPU_READING_NS = 25_000  # ours: a reading of CPU time this young is carried on as one busy core
+
+_now = time.time_ns
+_attach, _detach, _context = otel.attach, otel.detach, otel.current_context
+_frame = current.get
+
+
+class Recorder:
+    """Records one process's invocations.
+
+    Args:
+        part: Where rows go.
+        settings: What a child of this process needs to record into the same trace.
+        trace_id: OpenTelemetry trace of the roots; 0 for a new one per root.
+        parent_id: OpenTelemetry parent of the roots; 0 for none.
+    """
+
+    def __init__(
+        self, part: Part, settings: ChildSettings, trace_id: int = 0, parent_id: int = 0
+    ) -> None:
+        self.buffers = Buffers(part, self._lost)
+        self._settings = settings
+        self.lost_rows = 0
+        self.failure: str | None = None
+        self._ids = otel.Ids()
+        self._span_id = self._ids.span_id
+        self._trace_id = trace_id
+        self._parent_id = parent_id
+        self._sites: dict[Any, Site] = {}
+        self._states: dict[str, list[int]] = {}
+        self._roots: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    # Resolver.
+
+    def invoke(self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one invocation natively and record it."""
+        if node.is_async or node.is_generator:
+            return drive(self, node, args, kwargs)
+        try:
+            inv = self.opened(node, args, kwargs)
+        except Exception as failure:
+            self.fail(failure)
+            return node.entry(*args, **kwargs)
+        try:
+            result = node.entry(*args, **kwargs)
+        except BaseException as error:
+            self.closed(inv, error=error)
+            raise
+        self.closed(inv, result)
+        return result
+
+    def run_iteration(
+        self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run one RL iteration natively and record it; its index counts calls since recording began."""
+        return self.invoke(node, args, kwargs)
+
+    def run_loop(
+        self, loop: LoopNode[Any, Any, Any], carry: Any, items: Iterable[Any]
+    ) -> tuple[Any, Any]:
+        """Run all iterations of a loop natively and record it."""
+        given = (carry, items) if isinstance(items, (list, tuple)) else (carry,)
+        try:
+            inv = self.opened(loop, given, {}, loop.instance)
+        except Exception as failure:
+            self.fail(failure)
+            return loop.run(carry, items)
+        outputs: list[Any] = []
+        try:
+            for index, item in enumerate(items):
+                token = current.set(inv.inside(index))
+                try:
+                    carry, output = loop.body(carry, item)
+                finally:
+                    current.reset(token)
+                outputs.append(output)
+        except BaseException as error:
+            inv.count = len(outputs)
+            self.closed(inv, error=error)
+            raise
+        inv.count = len(outputs)
+        self.closed(inv, (carry, outputs))
+        return carry, outputs
+
+    def iterate(self, name: str, items: Iterable[Any]) -> Iterable[Any]:
+        """Record a loop that cannot be rewritten; the block between two items is one iteration."""
+        return self._iterate(name, items)
+
+    def construct(
+        self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Construct a component natively."""
+        construct_natively(instance, component)
+
+    def attribute(self, instance: Instance, component: Any, name: str) -> Any:
+        """No component lives elsewhere in a native run.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError(f"{type(component).__name__!r} object has no attribute {name!r}")
+
+    # Opening and closing.
+
+    def opened(
+        self,
+        node: ExecutionNode,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        instance: Instance | None = None,
+        caller: Frame | None = None,
+    ) -> Invocation:
+        """Begin an invocation: make it the current frame and the current OpenTelemetry span."""
+        if caller is None:
+            caller = _frame() or self._root()
+        if node.is_method and args:
+            instance = getattr(args[0], "_rose_instance", None)
+            if instance is not None:
+                args = args[1:]
+        name = None if instance is None else instance.name
+        site = self._sites.get((node.entry, node.name, caller.path, name))
+        if site is None:
+            site = self._new_site(node, instance, caller.path)
+        buffer = self.buffers.mine()
+        inv = Invocation(site, caller, buffer, self._span_id())
+        calls = caller.calls
+        inv.ordinal = ordinal = calls.get(site.node, 0)
+        calls[site.node] = ordinal + 1
+        if site.kind == "iteration":
+            inv.iteration = (*caller.iteration, next(site.indices))
+        if args or kwargs:
+            inv.inputs, inv.input_refs = describe_inputs(args, kwargs)
+        if site.cells:
+            inv.versions = tuple([cell[0] for cell in site.cells])
+        planned = execution.get()
+        if planned is not None:
+            inv.execution = planned
+            inv.wait_ns, planned.wait_ns = planned.wait_ns, None
+        self.enter(inv, buffer)
+        return inv
+
+    def enter(self, inv: Invocation, buffer: ThreadBuffer) -> None:
+        """Attach the contexts of an invocation and start its clock."""
+        if not inv.trace_id:
+            inv.trace_id = self._ids.trace_id()
+        self.attach(inv)
+        now = _now()
+        if now - buffer.read_ns > CPU_READING_NS:
+            _read_cpu(buffer, now)
+        inv.threads = buffer.threads
+        inv.cpu_ns = buffer.cpu_ns + now - buffer.read_ns
+        inv.start_ns = now
+
+    def attach(self, inv: Invocation) -> None:
+        """Attach the contexts of an invocation."""
+        inv.context_token = _attach(otel.context_with(inv, _context()))
+        inv.frame_token = current.set(inv)
+
+    def closed(
+        self, inv: Invocation, result: Any = None, error: BaseException | None = None
+    ) -> None:
+        """End an invocation and hand its row to the calling thread's buffer; never raises."""
+        now = inv.end_ns = _now()
+        try:
+            buffer = inv.buffer
+            if now - buffer.read_ns > CPU_READING_NS:
+                _read_cpu(buffer, now)
+            inv.cpu_ns = max(0, buffer.cpu_ns + now - buffer.read_ns - inv.cpu_ns)
+            self.leave(inv)
+            site = inv.site
+            if site.written:
+                with self._lock:
+                    for cell in site.written:
+                        cell[0] += 1
+            if error is not None:
+                inv.error = type(error).__name__
+            else:
+                inv.outputs, inv.output_refs = describe_result(
+                    result, inv.span_id, inv.start_ns, now
+                )
+                if site.kind == "loop":
+                    inv.structure = describe_result(result[0], inv.span_id, inv.start_ns, now)[
+                        0
+                    ].structure
+                else:
+                    inv.structure = inv.outputs.structure
+            rows = buffer.rows
+            rows.append(inv)
+            if len(rows) >= FLUSH_ROWS:
+                self.buffers.filled(buffer)
+        except Exception as failure:
+            self.fail(failure)
+
+    def leave(self, inv: Invocation) -> None:
+        """Detach the contexts of an invocation."""
+        if inv.frame_token is not None and inv.context_token is not None:
+            try:
+                current.reset(inv.frame_token)
+                _detach(inv.context_token)
+            except ValueError:  # finalised in another context, where nothing of it is attached
+                pass
+            inv.frame_token = inv.context_token = None
+
+    def fail(self, failure: Exception) -> None:
+        """A failure of the recorder itself: say so once, stop recording, let the program go on."""
+        if self.failure is None:
+            self.failure = f"{type(failure).__name__}: {failure}"
+            log.error(
+                "Recorder: expected to record quietly, got %s. Recording stops here and the trace is marked "
+                "incomplete; the program goes on.",
+                self.failure,
+                exc_info=failure,
+            )
+            if hooks.recorder() is self:
+                hooks.install_recorder(None)
+
+    def child_settings(self) -> ChildSettings:
+        """What a worker process started here needs to join the trace, under the current invocation."""
+        return dataclasses.replace(self._settings, traceparent=self.traceparent())
+
+    def after_fork(self, part: Part) -> None:
+        """Go on in a forked child: own ids, own buffers, no lock that another thread held."""
+        self.buffers = Buffers(part, self._lost)
+        self._ids = otel.Ids()
+        self._span_id = self._ids.span_id
+        self._lock = threading.Lock()
+
+    def traceparent(self) -> str:
+        """W3C traceparent of the current invocation, or of the recording; empty where there is none."""
+        frame = current.get()
+        if frame is not None and frame.trace_id and frame.span_id:
+            return otel.traceparent(frame.trace_id, frame.span_id)
+        return otel.traceparent(self._trace_id, self._parent_id) if self._trace_id else ""
+
+    def _lost(self, failure: Exception, rows: int) -> None:
+        self.lost_rows += rows
+        self.fail(failure)
+
+    def _root(self) -> Frame:
+        """A frame outside any invocation: roots continue the surrounding OpenTelemetry trace."""
+        trace_id, parent_id = otel.surrounding()
+        if not trace_id:
+            trace_id, parent_id = self._trace_id or self._ids.trace_id(), self._parent_id
+        return Frame("", (), parent_id, trace_id, self._roots)
+
+    def _new_site(self, node: ExecutionNode, instance: Instance | None, caller_path: str) -> Site:
+        name = node.full_name(instance)
+        accesses = node.accesses(instance).accesses
+        with self._lock:
+            cells = tuple(self._states.setdefault(access.state, [0]) for access in accesses)
+            site = Site(
+                node.kind,
+                name,
+                f"{caller_path}/{name}" if caller_path else name,
+                node.key,
+                node.fingerprint,
+                declaration_json(node, instance),
+                tuple((access.state, access.mode.value) for access in accesses),
+                cells,
+                tuple(
+                    cell for cell, access in zip(cells, accesses, strict=True) if access.mode.writes
+                ),
+            )
+            key = (node.entry, node.name, caller_path, None if instance is None else instance.name)
+            return self._sites.setdefault(key, site)
+
+    def _iterate(self, name: str, items: Iterable[Any]) -> Iterator[Any]:
+        try:
+            caller = _frame() or self._root()
+            key = (name, caller.path)
+            site = self._sites.get(key)
+            if site is None:
+                path = caller.child_path(name)
+                site = Site(
+                    "loop", name, path, "", "", _GLUE, attributes=(("rewritable", "false"),)
+                )
+                self._sites[key] = site
+            buffer = self.buffers.mine()
+            inv = Invocation(site, caller, buffer, self._span_id())
+            inv.ordinal = caller.next_ordinal(name)
+            self.enter(inv, buffer)
+        except Exception as failure:
+            self.fail(failure)
+            yield from items
+            return
+        inv.count = 0
+        problem: BaseException | None = None
+        try:
+            for index, item in enumerate(items):
+                frame = inv.inside(index)
+                token = current.set(frame)
+                try:
+                    yield item
+                    inv.count = index + 1
+                finally:
+                    if current.get() is frame:
+                        current.reset(token)
+        except GeneratorExit:  # the block was left with break, return or an exception
+            inv.count += 1
+            raise
+        except BaseException as error:
+            problem = error
+            raise
+        finally:
+            if current.get() is not inv:  # finalised late: the program has moved on
+                inv.frame_token = None
+            self.closed(inv, (None, None), problem)
+
+
+_GLUE = json.dumps(
+    {
+        "reads": [],
+        "updates": [],
+        "refreshes": [],
+        "pure": False,
+        "rows": False,
+        "component": None,
+        "batch_states": [],
+        "shardable": False,
+    },
+    separators=(",", ":"),
+)
+
+
+def _read_cpu(buffer: ThreadBuffer, now: int) -> None:
+    buffer.cpu_ns = time.process_time_ns()
+    buffer.read_ns = now
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        buffer.threads = torch.get_num_threads()

@@ -1,0 +1,215 @@
+"""An open recording: the recorder of this process, its part file, its activity source, and their end."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from rose_trace import activity as sources
+from rose_trace import dataref, hooks, otel
+from rose_trace.parquet import TraceError, TraceInfo, merge, parts_of, producer
+from rose_trace.parts import PartFile
+from rose_trace.record import ChildSettings
+from rose_trace.recorder import Recorder
+from rose_trace.schema import SCHEMA_VERSION
+
+log = logging.getLogger("rose_trace")
+
+
+class ProcessRecording:
+    """What every recorded process has: a recorder and a part file.
+
+    Args:
+        settings: Where to write, and what to continue.
+        process: Role of the process.
+    """
+
+    def __init__(self, settings: ChildSettings, process: str) -> None:
+        trace_id, parent_id = otel.parse_traceparent(settings.traceparent)
+        self.settings = settings
+        self.part = PartFile(Path(settings.directory), settings.run, process)
+        if settings.nvtx:
+            from rose_trace.nvtx import RangedRecorder as Kind
+        else:
+            Kind = Recorder  # noqa: N806
+        self.recorder: Recorder = Kind(self.part, settings, trace_id, parent_id)
+        hooks.install_recorder(self.recorder)
+        global _here
+        _here = self
+
+    def finish(self) -> None:
+        """Stop recording here, write what is left and the manifest."""
+        global _here
+        if _here is self:
+            _here = None
+        if hooks.recorder() is self.recorder:
+            hooks.install_recorder(None)
+        self.recorder.buffers.close()
+        self.part.close(self.recorder.lost_rows, self.recorder.failure)
+
+    def after_fork(self) -> None:
+        """Become the recording of a forked child: its own file, nothing of the parent's rows."""
+        _inherited.append(self.part)  # never finalised here: the stream belongs to the parent
+        self.part = PartFile(
+            self.part.directory, self.part.run, f"{self.part.process}/fork-{os.getpid()}"
+        )
+        self.recorder.after_fork(self.part)
+
+
+class Recording(ProcessRecording):
+    """The recording that owns the trace.
+
+    Args:
+        path: The file to write at the end.
+        activity: Source of activity samples.
+        nvtx: Whether invocations are NVTX ranges too.
+        whole_program: Whether it lasts until the program ends.
+
+    Raises:
+        TraceError: If the parts directory cannot be made, or belongs to a live recording.
+    """
+
+    def __init__(self, path: Path, *, activity: str, nvtx: bool, whole_program: bool) -> None:
+        self.path = path.absolute()
+        self.whole_program = whole_program
+        self.info: TraceInfo | None = None
+        self._pid = os.getpid()
+        parts = parts_of(self.path)
+        run = uuid.uuid4().hex
+        trace_id, span_id = otel.surrounding()
+        self._source, chosen = sources.choose(activity)
+        header = {
+            "run": run,
+            "schema_version": SCHEMA_VERSION,
+            "producer": producer(),
+            "pid": self._pid,
+            "activity": chosen,
+        }
+        try:
+            _make_room(parts)
+            parts.mkdir(parents=True)
+            (parts / "run.json").write_text(json.dumps(header, indent=1), encoding="utf-8")
+        except OSError as error:
+            raise TraceError(
+                f"{self.path}: expected to write there, got {error}. Choose another path."
+            ) from error
+        traceparent = otel.traceparent(trace_id, span_id) if trace_id else ""
+        super().__init__(ChildSettings(str(parts), run, traceparent, self._pid, nvtx), "main")
+        if self._source is not None:
+            self._source.start(self.recorder.buffers.add_sample)
+
+    def child_settings(self) -> ChildSettings:
+        """What a worker process needs to join this recording."""
+        return self.recorder.child_settings()
+
+    def close(self) -> None:
+        """End the recording and merge its parts; in a forked child, only end the child's part.
+
+        Raises:
+            TraceError: If the trace cannot be written; the parts are then kept.
+        """
+        if os.getpid() != self._pid:
+            self.finish()
+            return
+        if self._source is not None:
+            self._source.stop()
+        self.finish()
+        self.info = merge(Path(self.settings.directory), self.path)
+        if not self.info.complete:
+            log.warning("%s: the trace is incomplete: %s.", self.path, "; ".join(self.info.reasons))
+
+
+class Joined:
+    """The recording of a worker process in somebody else's trace."""
+
+    _current: ProcessRecording | None = None
+
+    @classmethod
+    def start(cls, settings: ChildSettings, process: str) -> None:
+        """Begin; see `rose_trace.record.join`.
+
+        Raises:
+            TraceError: If the recording is over.
+        """
+        if not Path(settings.directory).is_dir():
+            raise TraceError(
+                f"join({process}): expected an open recording, got none at {settings.directory}. Join before the "
+                "recording process closes."
+            )
+        cls._current = ProcessRecording(settings, process)
+        atexit.register(cls.stop)
+        _finish_with_multiprocessing()
+
+    @classmethod
+    def stop(cls) -> None:
+        """End it, once."""
+        joined, cls._current = cls._current, None
+        if joined is not None:
+            joined.finish()
+
+
+_here: ProcessRecording | None = None
+_inherited: list[Any] = []
+
+
+def _after_fork() -> None:
+    if _here is not None:
+        dataref.after_fork()
+        _here.after_fork()
+
+
+def _finish_fork() -> None:
+    """A forked child of multiprocessing ends in `os._exit` and runs only finalizers."""
+    if _here is not None:
+        _finish_with_multiprocessing()
+
+
+def _finish_here() -> None:
+    if _here is not None:
+        Joined._current = None
+        _here.finish()
+
+
+def _finish_with_multiprocessing() -> None:
+    from multiprocessing import util
+
+    util.Finalize(None, _finish_here, exitpriority=0)
+
+
+def _watch_forks() -> None:
+    from multiprocessing import util
+
+    os.register_at_fork(after_in_child=_after_fork)
+    util.register_after_fork(sys.modules[__name__], lambda _: _finish_fork())
+
+
+_watch_forks()
+
+
+def _make_room(parts: Path) -> None:
+    """Move the parts of a killed run aside."""
+    if not parts.exists():
+        return
+    try:
+        owner = int(json.loads((parts / "run.json").read_text(encoding="utf-8"))["pid"])
+    except (OSError, ValueError, KeyError):
+        owner = 0
+    if owner and owner != os.getpid() and Path(f"/proc/{owner}").exists():
+        raise TraceError(
+            f"{parts}: expected no live recording there, got one by process {owner}. Choose another path."
+        )
+    number = 1
+    while (aside := parts.with_name(f"{parts.name}.{number}")).exists():
+        number += 1
+    parts.rename(aside)
+    log.warning(
+        "%s: kept the parts of a run that did not end; rose-trace recover can read %s.",
+        parts,
+        aside,
+    )
