@@ -87,7 +87,11 @@ class Backbone(nn.Module):
 
 
 class ActionHead(nn.Module):
-    """Refines a chunk of actions: each pass adds a correction to the plan so far."""
+    """Refines a plan of actions pass by pass, as a flow-matching head does.
+
+    Every pass predicts the finished plan and moves a share of the remaining way towards it, the last
+    pass all of it.
+    """
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -99,15 +103,16 @@ class ActionHead(nn.Module):
             torch.randn(sizes.denoising_steps, sizes.head_width) * 0.1
         )
         self.block = Block(sizes.head_width, expansion=2)
-        self.correction = nn.Linear(sizes.head_width, sizes.action)
-        nn.init.normal_(self.correction.weight, std=0.01)
-        nn.init.zeros_(self.correction.bias)
+        self.finished = nn.Linear(sizes.head_width, sizes.action)
+        nn.init.normal_(self.finished.weight, std=0.01)
+        nn.init.zeros_(self.finished.bias)
         self.log_std = nn.Parameter(torch.full((sizes.action,), -0.7))
 
     def forward(self, plan: Tensor, step: int, context: Tensor) -> Tensor:
         """One pass. Shape: plan [rows, chunk, action], context [rows, tokens, head_width]."""
         x = self.embed(plan) + self.position + self.pass_embedding[step]
-        return plan + self.correction(self.block(x, context))
+        finished = self.finished(self.block(x, context))
+        return plan + (finished - plan) / (self.sizes.denoising_steps - step)
 
     def draft(self, context: Tensor) -> Tensor:
         """All passes but the last, from an empty plan."""
