@@ -47,6 +47,9 @@ class GraphNode:
         composite: Whether it calls other nodes.
         structure: JSON of the result's pytree (of the carry, for a loop); ``None`` where it varies.
         rewritable: Whether its body may be rearranged; false for ``rose.iterations``.
+        generators: Process-wide random generators it was seen to draw from; they are among its
+            accesses as updates of ``generator.<name>``.
+        beside: Earlier siblings that it need not wait for: all other siblings before it come first.
     """
 
     path: NodePath
@@ -65,6 +68,8 @@ class GraphNode:
     composite: bool = False
     structure: str | None = None
     rewritable: bool = True
+    generators: tuple[str, ...] = ()
+    beside: tuple[NodePath, ...] = ()
 
     @property
     def is_loop(self) -> bool:
@@ -279,6 +284,11 @@ def _verify_node(node: GraphNode, seen: set[str], graph: Graph) -> None:
         raise GraphError(
             f"{subject}: expected an undeclared leaf to be opaque, got declared accesses. Declare them."
         )
+    siblings = {other.path for other in graph.children(node.parent) if other.path in seen}
+    if not siblings.issuperset(node.beside):
+        raise GraphError(
+            f"{subject}: expected earlier siblings in beside, got {', '.join(node.beside)}. Name siblings."
+        )
     if (node.count or 0) < 0 or (node.count is not None and not node.is_loop):
         raise GraphError(
             f"{subject}: expected a count >= 0 of a loop, got {node.count} of kind {node.kind}. Drop it."
@@ -329,6 +339,8 @@ def _node_data(node: GraphNode) -> dict[str, Any]:
         "composite": node.composite,
         "structure": node.structure,
         "rewritable": node.rewritable,
+        "generators": list(node.generators),
+        "beside": list(node.beside),
     }
 
 
@@ -342,8 +354,18 @@ def _node_from(data: dict[str, Any]) -> GraphNode:
         declared["pure"],
         rows if isinstance(rows, bool) else tuple(rows),
     )
-    rest = {key: value for key, value in data.items() if key not in ("declaration", "accesses")}
-    return GraphNode(declaration=declaration, accesses=_accesses_from(data["accesses"]), **rest)
+    rest = {
+        key: value
+        for key, value in data.items()
+        if key not in ("declaration", "accesses", "generators", "beside")
+    }
+    return GraphNode(
+        declaration=declaration,
+        accesses=_accesses_from(data["accesses"]),
+        generators=tuple(data["generators"]),
+        beside=tuple(data["beside"]),
+        **rest,
+    )
 
 
 def _accesses_data(accesses: AccessSet) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+-- Maximal runs of adjacent samples below the threshold, longest first, with the leaf node that runs
+-- longest during each.
+WITH flagged AS (
+    SELECT device, start_ns, end_ns, ppm, ppm < getvariable('low_ppm') AS low,
+        ppm < getvariable('low_ppm') IS DISTINCT FROM lag(ppm < getvariable('low_ppm')) OVER w
+            OR start_ns > lag(end_ns) OVER w + getvariable('sample_ns') AS flip
+    FROM sample
+    WINDOW w AS (PARTITION BY device ORDER BY start_ns)
+),
+island AS (
+    SELECT *, sum(flip::INTEGER) OVER (PARTITION BY device ORDER BY start_ns ROWS UNBOUNDED PRECEDING) AS run
+    FROM flagged
+),
+low AS (
+    SELECT device, run, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
+        sum(ppm::HUGEINT * (end_ns - start_ns))::DOUBLE / sum(end_ns - start_ns)::DOUBLE / 1e6 AS activity
+    FROM island
+    WHERE low
+    GROUP BY device, run
+    HAVING max(end_ns) - min(start_ns) >= getvariable('min_ns')
+    ORDER BY max(end_ns) - min(start_ns) DESC, device, min(start_ns)
+    LIMIT getvariable('most')
+),
+running AS (
+    SELECT low.device, low.run, s.path_id,
+        sum(least(s.end_ns, low.end_ns) - greatest(s.start_ns, low.start_ns)) AS overlap_ns
+    FROM low
+    JOIN process_device d ON d.device = low.device
+    JOIN span s ON s.process_id = d.process_id AND s.start_ns < low.end_ns AND s.end_ns > low.start_ns
+    JOIN target USING (path_id)
+    GROUP BY ALL
+)
+SELECT low.device, low.start_ns, low.end_ns, low.activity,
+    arg_max(running.path_id, (running.overlap_ns, -running.path_id)) AS path_id,
+    max(running.overlap_ns)::BIGINT AS overlap_ns
+FROM low
+LEFT JOIN running USING (device, run)
+GROUP BY low.device, low.start_ns, low.end_ns, low.activity
+ORDER BY low.end_ns - low.start_ns DESC, low.device, low.start_ns;

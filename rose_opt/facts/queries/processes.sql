@@ -1,0 +1,1 @@
+SELECT DISTINCT process_id FROM raw ORDER BY process_id;
