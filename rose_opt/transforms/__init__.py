@@ -1,0 +1,30 @@
+"""Transforms of the abstract graph, one file each."""
+
+from rose_opt.transforms.base import (
+    IllegalTransform,
+    Rewritten,
+    Subject,
+    Transform,
+    hierarchy,
+)
+from rose_opt.transforms.composition import TRANSFORMS, Composition, apply_all, parse_composition
+from rose_opt.transforms.interleave import Interleave
+from rose_opt.transforms.merge import Merge
+from rose_opt.transforms.rewire import Rewire
+from rose_opt.transforms.spatial_split import SpatialSplit
+
+__all__ = [
+    "TRANSFORMS",
+    "Composition",
+    "IllegalTransform",
+    "Interleave",
+    "Merge",
+    "Rewire",
+    "Rewritten",
+    "SpatialSplit",
+    "Subject",
+    "Transform",
+    "apply_all",
+    "hierarchy",
+    "parse_composition",
+]

@@ -1,0 +1,73 @@
+"""An alternative: transforms applied one after the other, each checked on what the last one left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rose_opt.plan import PlanError, Refusal, Transformation
+from rose_opt.transforms.base import Subject, Transform
+from rose_opt.transforms.interleave import Interleave
+from rose_opt.transforms.merge import Merge
+from rose_opt.transforms.rewire import Rewire
+from rose_opt.transforms.spatial_split import SpatialSplit
+
+TRANSFORMS: tuple[type[Transform], ...] = (SpatialSplit, Interleave, Merge, Rewire)
+"""All transforms, in search order."""
+
+Composition = tuple[Transform, ...]
+"""An alternative; the empty one is the native order."""
+
+
+def parse_composition(text: str | Sequence[Transformation]) -> Composition:
+    """Transforms from their text form.
+
+    Args:
+        text: Text forms separated by commas, or parsed ones.
+
+    Returns:
+        The transforms.
+
+    Raises:
+        PlanError: If one is unknown or lacks an argument.
+    """
+    known = {transform.name: transform for transform in TRANSFORMS}
+    result: list[Transform] = []
+    for item in Transformation.parse_all(text) if isinstance(text, str) else text:
+        if item.name not in known:
+            raise PlanError(
+                f"{item}: expected one of {', '.join(known)}, got '{item.name}'. Use a transform of this version."
+            )
+        result.append(known[item.name].parse(item))
+    return tuple(result)
+
+
+def apply_all(composition: Composition, subject: Subject) -> Subject | Refusal:
+    """Check and apply transforms in order.
+
+    Args:
+        composition: The transforms.
+        subject: The recorded graph.
+
+    Returns:
+        The rewritten graph, or the first refusal.
+    """
+    for transform in composition:
+        missing = next((p for _, p in transform.text.arguments if _is_path(p, subject)), None)
+        if missing is not None:
+            return Refusal(
+                transform.name,
+                missing,
+                f"expected a node of the recorded graph, got '{missing}'",
+                f"Its nodes are {', '.join(node.path for node in subject.graph.nodes)}.",
+            )
+        refusal = transform.check(subject)
+        if refusal is not None:
+            return refusal
+        subject = transform.apply(subject).subject
+        subject.graph.verify()
+    return subject
+
+
+def _is_path(value: str, subject: Subject) -> bool:
+    """Whether an argument names a node that is not there (numbers and split loops are)."""
+    return not value.isdecimal() and value not in subject.graph and value not in subject.splits
