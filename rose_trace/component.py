@@ -9,7 +9,7 @@ Paper: §4.2, Fig. 6; App. A.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
@@ -18,6 +18,9 @@ from rose_trace import hooks
 from rose_trace.node import ExecutionNode
 
 C = TypeVar("C", bound=type)
+
+registry: dict[str, ComponentClass] = {}
+"""Latest definition of every component class, by ``module:qualname``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def current_program() -> Program:
 
 
 @contextlib.contextmanager
-def program(existing: Program | None = None) -> Iterator[Program]:
+def program(existing: Program | None = None) -> Generator[Program]:
     """Construct components of a separate program: instance names start anew inside the block.
 
     Use it to build the same program twice in one process, e.g. for a comparison.
@@ -137,10 +140,11 @@ def component(
             states,
             callable(getattr(target, "shard", None)),
         )
+        registry[declared.key] = declared
         _mark_methods(target)
         _intercept_construction(target, declared)
         _intercept_attributes(target)
-        target._rose_component = declared  # type: ignore[attr-defined]
+        target._rose_component = declared  # type: ignore[attr-defined]  # noqa: SLF001
         return target
 
     return decorate if cls is None else decorate(cls)

@@ -7,6 +7,7 @@ address is never mistaken for the old value. Torch is looked up, never imported.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import random
 import sys
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from rose_trace import pytree
+
+class_of: Callable[[Any], type[Any]] = type
 
 MAX_LEAVES = 65_536  # ours: a value with more leaves is recorded as one unknown reference
 
@@ -128,7 +131,7 @@ def describe_result(value: Any, span_id: int, start_ns: int, end_ns: int) -> Des
 
 def identify(tensor_or_array: Any) -> Identity:
     """Identity of the storage behind a tensor or array; `UNKNOWN` for anything else."""
-    kind = _kind(type(tensor_or_array))
+    kind = _kind(class_of(tensor_or_array))
     if kind is _tensor:
         return _tensor_identity(tensor_or_array)
     if kind is _array:
@@ -144,7 +147,7 @@ def _described(
 ) -> Described:
     leaves: list[int] = []
     try:
-        key = _kind(type(value))(value, leaves, claim)
+        key = _kind(class_of(value))(value, leaves, claim)
     except (RecursionError, _TooManyLeavesError):
         return TOO_LARGE, [0, 0, 0]
     try:
@@ -162,7 +165,7 @@ _result_signatures: dict[Key, Signature] = {}
 
 def _input_signature(value: Any) -> Signature:
     layouts: list[LeafLayout] = []
-    if len(value) == 2 and type(value[0]) is tuple and type(value[1]) is dict and value[1]:
+    if len(value) == 2 and class_of(value[0]) is tuple and class_of(value[1]) is dict and value[1]:
         for index, item in enumerate(value[0]):
             _layouts(item, str(index), layouts)
         for name, item in value[1].items():
@@ -190,22 +193,22 @@ def _layouts(value: Any, slot: str, layouts: list[LeafLayout]) -> None:
 
 def _children(value: Any) -> list[tuple[str | None, Any]]:
     """Named parts of a container in flattening order; one nameless part for a leaf."""
-    kind = _kind(type(value))
+    kind = _kind(class_of(value))
     if kind is _none:
         return []
     if kind is _sequence or kind is _namedtuple:
         names = getattr(value, "_fields", None) or map(str, range(len(value)))
         return list(zip(names, value, strict=True))
-    if kind is _dict and all(type(key) is str for key in value):
+    if kind is _dict and all(class_of(key) is str for key in value):
         return list(value.items())
     if kind is _dataclass:
-        return [(name, getattr(value, name)) for name in _init_fields(type(value))]
+        return [(name, getattr(value, name)) for name in _init_fields(class_of(value))]
     return [(None, value)]
 
 
 def _layout(value: Any, slot: str) -> LeafLayout:
     leaf = pytree.describe_leaf(value)
-    kind = _kind(type(value))
+    kind = _kind(class_of(value))
     if kind is _tensor:
         item, strides = (
             value.element_size(),
@@ -262,12 +265,12 @@ def _array(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
 
 def _plain(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
     leaves += (0, 0, 0)
-    return type(value)
+    return class_of(value)
 
 
 def _shaped(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
     leaves += (0, 0, 0)
-    return type(value), pytree.describe_leaf(value)
+    return class_of(value), pytree.describe_leaf(value)
 
 
 def _none(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
@@ -278,8 +281,8 @@ def _sequence(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
     if len(leaves) > 3 * MAX_LEAVES:
         raise _TooManyLeavesError
     kinds = _kinds
-    return type(value), *[
-        (kinds.get(type(item)) or _learn(type(item)))(item, leaves, claim) for item in value
+    return class_of(value), *[
+        (kinds.get(class_of(item)) or _learn(class_of(item)))(item, leaves, claim) for item in value
     ]
 
 
@@ -287,10 +290,14 @@ def _dict(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
     if len(leaves) > 3 * MAX_LEAVES:
         raise _TooManyLeavesError
     for key in value:
-        if type(key) is not str:
+        if class_of(key) is not str:
             leaves += (0, 0, 0)
             return dict
-    return dict, tuple(value), *[_kind(type(item))(item, leaves, claim) for item in value.values()]
+    return (
+        dict,
+        tuple(value),
+        *[_kind(class_of(item))(item, leaves, claim) for item in value.values()],
+    )
 
 
 def _namedtuple(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
@@ -298,19 +305,19 @@ def _namedtuple(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
 
 
 def _dataclass(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
-    cls = type(value)
+    cls = class_of(value)
     parts = [getattr(value, name) for name in _init_fields(cls)]
-    return cls, *[_kind(type(item))(item, leaves, claim) for item in parts]
+    return cls, *[_kind(class_of(item))(item, leaves, claim) for item in parts]
 
 
-_kinds: dict[type, Walk] = {type(None): _none, tuple: _sequence, list: _sequence, dict: _dict}
+_kinds: dict[type[Any], Walk] = {type(None): _none, tuple: _sequence, list: _sequence, dict: _dict}
 
 
-def _kind(cls: type) -> Walk:
+def _kind(cls: type[Any]) -> Walk:
     return _kinds.get(cls) or _learn(cls)
 
 
-def _learn(cls: type) -> Walk:
+def _learn(cls: Any) -> Walk:
     torch = _torch()
     if torch is not None and issubclass(cls, torch.Tensor):
         walk: Walk = _tensor
@@ -328,14 +335,14 @@ def _learn(cls: type) -> Walk:
     return walk
 
 
-def _init_fields(cls: type) -> tuple[str, ...]:
+def _init_fields(cls: type[Any]) -> tuple[str, ...]:
     names = _fields.get(cls)
     if names is None:
         names = _fields[cls] = tuple(f.name for f in dataclasses.fields(cls) if f.init)
     return names
 
 
-_fields: dict[type, tuple[str, ...]] = {}
+_fields: dict[type[Any], tuple[str, ...]] = {}
 
 
 def _torch() -> Any:
@@ -374,23 +381,37 @@ _arrays: dict[int, tuple[Identity, weakref.ref[Any]]] = {}
 
 
 def _array_identity(array: Any) -> tuple[Identity, int]:
-    """Identity of the buffer an array looks at, and the byte offset of its first element."""
-    base = array
-    while base.base is not None:
-        parent = base.base
-        if not isinstance(parent, np.ndarray):
-            if _kind(type(parent)) is _tensor:  # made by Tensor.numpy(): the tensor's storage
-                return _tensor_identity(parent), _address(
-                    array
-                ) - parent.untyped_storage().data_ptr()
-            break
-        base = parent
-    entry = _arrays.get(id(base))
+    """Identity of the buffer an array looks at, and the byte offset of its first element.
+
+    A foreign buffer (shared memory, a mapped file) has the identity of its owner, with addresses as
+    offsets; one whose owner cannot be watched is unknown.
+    """
+    base: Any = array
+    parent: Any = array.base
+    while parent is not None and issubclass(class_of(parent), np.ndarray):
+        base, parent = parent, parent.base
+    if parent is None:
+        return _watched(base), 0 if array is base else _address(array) - _address(base)
+    if _kind(class_of(parent)) is _tensor:  # made by Tensor.numpy(): the tensor's storage
+        return _tensor_identity(parent), _address(array) - parent.untyped_storage().data_ptr()
+    try:
+        return _watched(parent), _address(array)
+    except TypeError:
+        return UNKNOWN, 0
+
+
+def _watched(owner: Any) -> Identity:
+    """Identity of an object that can be referred to weakly; forgotten when it dies."""
+    place = id(owner)
+    entry = _arrays.get(place)
     if entry is None:
-        place = id(base)
-        watch = weakref.ref(base, lambda _: _arrays.pop(place, None))
+        watch: weakref.ref[Any] = weakref.ref(owner, functools.partial(_forget, place))
         entry = _arrays[place] = (Identity(_next_ref()), watch)
-    return entry[0], 0 if array is base else _address(array) - _address(base)
+    return entry[0]
+
+
+def _forget(place: int, _: Any) -> None:
+    _arrays.pop(place, None)
 
 
 def _address(array: Any) -> int:

@@ -7,7 +7,7 @@ rows are the same wherever an invocation runs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -60,7 +60,7 @@ def current_rows() -> RowRange | None:
 
 
 @contextlib.contextmanager
-def entered(frame: Frame) -> Iterator[Frame]:
+def entered(frame: Frame) -> Generator[Frame]:
     """Make `frame` the current one for a block."""
     token = current.set(frame)
     try:

@@ -22,7 +22,9 @@ class Resolver(Protocol):
         """Run one invocation of `node` (for methods, ``args[0]`` is the instance)."""
         ...
 
-    def run_loop(self, loop: LoopNode, carry: Any, items: Iterable[Any]) -> tuple[Any, Any]:
+    def run_loop(
+        self, loop: LoopNode[Any, Any, Any], carry: Any, items: Iterable[Any]
+    ) -> tuple[Any, Any]:
         """Run all iterations of `loop`; returns ``(carry, outputs)``."""
         ...
 

@@ -59,6 +59,7 @@ class Site:
         cells: Counters of the writes to those states, in the same order.
         written: The counters that an invocation advances.
         indices: Gives the index of an RL iteration.
+        is_async: Whether its invocations are coroutines.
         attributes: Fixed attributes.
     """
 
@@ -73,6 +74,7 @@ class Site:
     written: tuple[list[int], ...] = ()
     indices: itertools.count[int] = field(default_factory=itertools.count)
     attributes: tuple[tuple[str, str], ...] = ()
+    is_async: bool = False
 
 
 def declaration_json(node: ExecutionNode, instance: Instance | None) -> str:
@@ -187,7 +189,7 @@ class Invocation(Frame, NonRecordingSpan):
             self.rows,
         )
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
     def __eq__(self, other: object) -> bool:
         return self is other

@@ -5,6 +5,7 @@ Paper: §4.3.1; the full rules are in docs/legality.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,13 +47,16 @@ def partition(rows: int, groups: int) -> tuple[RowRange, ...]:
 
     >>> partition(5, 2)
     (RowRange(start=0, stop=2), RowRange(start=2, stop=5))
+
+    Raises:
+        ValueError: If there are fewer rows than groups, or no group.
     """
     if not 1 <= groups <= rows:
         raise ValueError(
             f"partition: expected 1 <= groups <= rows, got {groups} groups of {rows} rows."
         )
     bounds = [rows * group // groups for group in range(groups + 1)]
-    return tuple(RowRange(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple(RowRange(a, b) for a, b in itertools.pairwise(bounds))
 
 
 @dataclass(frozen=True, slots=True)

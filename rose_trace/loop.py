@@ -48,7 +48,7 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
         """Bind to an instance, so that a loop can be a method."""
         if instance is None:
             return self
-        bound = object.__new__(LoopNode)
+        bound: LoopNode[Carry, Item, Output] = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound._bound = instance
         return bound
@@ -59,16 +59,21 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
         return getattr(self._bound, "_rose_instance", None)
 
     def body(self, carry: Carry, item: Item) -> tuple[Carry, Output]:
-        """One iteration, natively."""
+        """One iteration, natively.
+
+        Raises:
+            TypeError: If the body does not return a pair.
+        """
         result: Any = (
             self.entry(carry, item) if self._bound is None else self.entry(self._bound, carry, item)
         )
-        if not (isinstance(result, tuple) and len(result) == 2):  # pyright: ignore[reportUnknownArgumentType]
+        kind: Any = type(result)
+        if not (issubclass(kind, tuple) and len(result) == 2):
             raise TypeError(
                 f"rose.loop({self.key}): expected the body to return (carry, output), got "
-                f"{type(result).__name__}. Return a pair, with None where there is no carry or output."
+                f"{kind.__name__}. Return a pair, with None where there is no carry or output."
             )
-        return result  # pyright: ignore[reportUnknownVariableType]
+        return result
 
     def __call__(
         self, carry: Carry, *, count: int | None = None, over: Iterable[Item] | None = None
@@ -91,7 +96,7 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
                 f"rose.loop({self.key}): expected exactly one of count= and over=, got both or neither."
             )
         items: Iterable[Any] = range(count) if count is not None else over  # type: ignore[assignment]
-        resolver = hooks.active
+        resolver: Any = hooks.active
         if resolver is None:
             return self.run(carry, items)
         return resolver.run_loop(self, carry, items)

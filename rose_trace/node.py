@@ -147,6 +147,8 @@ def node(
 def wrap(definition: ExecutionNode) -> Callable[..., Any]:
     """The callable that stands for `definition`: native unless a resolver is active."""
     entry = definition.entry
+    if definition.is_async:
+        return _wrap_coroutine(definition)
 
     @functools.wraps(entry)
     def invocation(*args: Any, **kwargs: Any) -> Any:
@@ -155,10 +157,21 @@ def wrap(definition: ExecutionNode) -> Callable[..., Any]:
             return entry(*args, **kwargs)
         return resolver.invoke(definition, args, kwargs)
 
-    if definition.is_async:
-        inspect.markcoroutinefunction(invocation) if hasattr(
-            inspect, "markcoroutinefunction"
-        ) else None
+    invocation.__rose_node__ = definition  # type: ignore[attr-defined]
+    return invocation
+
+
+def _wrap_coroutine(definition: ExecutionNode) -> Callable[..., Any]:
+    """A coroutine function stays one for everybody who asks."""
+    entry = definition.entry
+
+    @functools.wraps(entry)
+    async def invocation(*args: Any, **kwargs: Any) -> Any:
+        resolver = hooks.active
+        if resolver is None:
+            return await entry(*args, **kwargs)
+        return await resolver.invoke(definition, args, kwargs)
+
     invocation.__rose_node__ = definition  # type: ignore[attr-defined]
     return invocation
 

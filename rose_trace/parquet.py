@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow
+import pyarrow.parquet
 
 from rose_trace.schema import SCHEMA_VERSION, TABLES
+
+pa: Any = pyarrow  # its type stubs are incomplete
+pq: Any = pyarrow.parquet
 
 METADATA_KEY = b"rose"
 ROW_GROUP = 65_536  # ours
@@ -176,7 +179,7 @@ def read_metadata(path: str | Path) -> TraceInfo:
     return _open(Path(path))[1]
 
 
-def read_spans(path: str | Path) -> pa.Table:
+def read_spans(path: str | Path) -> pyarrow.Table:
     """All spans of a trace.
 
     Args:
@@ -191,7 +194,7 @@ def read_spans(path: str | Path) -> pa.Table:
     return read_table("spans", path)
 
 
-def read_table(table: str, path: str | Path) -> pa.Table:
+def read_table(table: str, path: str | Path) -> pyarrow.Table:
     """All rows of one table of a trace.
 
     Args:
@@ -207,7 +210,7 @@ def read_table(table: str, path: str | Path) -> pa.Table:
     where = beside(Path(path), table)
     file, _ = _open(where)
     expected = TABLES[table]
-    found: pa.Schema = file.schema_arrow
+    found = file.schema_arrow
     if found.names != expected.names:
         missing = sorted(set(expected.names) - set(found.names))
         raise TraceError(
@@ -222,7 +225,7 @@ def read_table(table: str, path: str | Path) -> pa.Table:
         ) from error
 
 
-def write_table(table: str, path: str | Path, rows: pa.Table) -> Path:
+def write_table(table: str, path: str | Path, rows: pyarrow.Table) -> Path:
     """Write a table that belongs to a trace, e.g. the probes of its nodes.
 
     Args:
@@ -249,7 +252,7 @@ def write_table(table: str, path: str | Path, rows: pa.Table) -> Path:
     return where
 
 
-def _open(path: Path) -> tuple[pq.ParquetFile, TraceInfo]:
+def _open(path: Path) -> tuple[Any, TraceInfo]:
     if not path.exists():
         hint = (
             f"run: rose-trace recover {path}"
@@ -319,7 +322,9 @@ def _read_parts(
                     found.append(batch)
         role, pid, _ = stem.rsplit("-", 2)
         try:
-            manifest = json.loads((parts / f"{stem}.json").read_text(encoding="utf-8"))
+            manifest: dict[str, Any] = json.loads(
+                (parts / f"{stem}.json").read_text(encoding="utf-8")
+            )
         except (OSError, ValueError):
             manifest = {
                 "process": role,
@@ -369,7 +374,8 @@ def _read_stream(stream: Path) -> Iterator[Any]:
 
 def _write_sorted(path: Path, table: str, batches: list[Any], info: TraceInfo) -> None:
     """Write batches sorted by start, one row group at a time: memory does not grow with the trace."""
-    schema = TABLES[table].with_metadata({METADATA_KEY: info.to_json().encode()})
+    plain: Any = TABLES[table]
+    schema = plain.with_metadata({METADATA_KEY: info.to_json().encode()})
     unfinished = path.with_name(f".{path.name}.new")
     with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
         for rows in _sorted_rows(batches, "start_ns" if "start_ns" in schema.names else None):
@@ -379,7 +385,7 @@ def _write_sorted(path: Path, table: str, batches: list[Any], info: TraceInfo) -
     os.replace(unfinished, path)
 
 
-def _sorted_rows(batches: list[Any], by: str | None) -> Iterator[pa.Table]:
+def _sorted_rows(batches: list[Any], by: str | None) -> Iterator[Any]:
     if not batches:
         return
     if by is None:

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pyarrow
 
 from rose_trace.buffers import Sample
 from rose_trace.dataref import Signature
 from rose_trace.invocation import Invocation, Site
 from rose_trace.schema import ACTIVITY, REF, SPANS, STATE
+
+pa: Any = pyarrow  # its type stubs are incomplete
 
 Clock = tuple[int, int]
 """Unix time and monotonic time of one moment [ns]."""

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ _open: Recording | None = None
 @contextlib.contextmanager
 def record(
     path: str | os.PathLike[str], *, activity: str = "auto", nvtx: bool = False
-) -> Iterator[Recording]:
+) -> Generator[Recording]:
     """Record every invocation inside the block into one Parquet file.
 
     Inside a program that ``ROSE_TRACE`` already records, the block is part of that trace.

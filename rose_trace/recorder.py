@@ -22,11 +22,13 @@ from rose_trace.buffers import FLUSH_ROWS, Buffers, Part, ThreadBuffer
 from rose_trace.component import Instance, construct_natively
 from rose_trace.dataref import describe_inputs, describe_result
 from rose_trace.frames import Frame, current
-from rose_trace.invocation import Invocation, Site, declaration_json, execution
+from rose_trace.invocation import Execution, Invocation, Site, declaration_json, execution
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
 from rose_trace.record import ChildSettings
 from rose_trace.suspended import drive
+
+__all__ = ["Execution", "Recorder", "execution"]
 
 log = logging.getLogger("rose_trace")
 

@@ -34,18 +34,23 @@ class ProcessRecording:
         trace_id, parent_id = otel.parse_traceparent(settings.traceparent)
         self.settings = settings
         self.part = PartFile(Path(settings.directory), settings.run, process)
+        kind = Recorder
         if settings.nvtx:
-            from rose_trace.nvtx import RangedRecorder as Kind
-        else:
-            Kind = Recorder  # noqa: N806
-        self.recorder: Recorder = Kind(self.part, settings, trace_id, parent_id)
+            from rose_trace.nvtx import RangedRecorder
+
+            kind = RangedRecorder
+        self.recorder = kind(self.part, settings, trace_id, parent_id)
+        self._finished = False
         hooks.install_recorder(self.recorder)
         global _here
         _here = self
 
     def finish(self) -> None:
-        """Stop recording here, write what is left and the manifest."""
+        """Stop recording here, write what is left and the manifest; once."""
         global _here
+        if self._finished:
+            return
+        self._finished = True
         if _here is self:
             _here = None
         if hooks.recorder() is self.recorder:
@@ -172,7 +177,6 @@ def _finish_fork() -> None:
 
 def _finish_here() -> None:
     if _here is not None:
-        Joined._current = None
         _here.finish()
 
 
@@ -193,7 +197,11 @@ _watch_forks()
 
 
 def _make_room(parts: Path) -> None:
-    """Move the parts of a killed run aside."""
+    """Move the parts of a killed run aside.
+
+    Raises:
+        TraceError: If they belong to a live recording.
+    """
     if not parts.exists():
         return
     try:

@@ -64,9 +64,6 @@ class RowGenerator:
 
         Returns:
             float32. Shape: [len(rows), *shape].
-
-        Raises:
-            ValueError: If a row is outside the batch or a key is not an integer.
         """
         words, full = self._words(draw, shape, rows, _NORMAL)
         # The radius needs a number in (0, 1]; the angle one in [0, 1).
@@ -87,9 +84,6 @@ class RowGenerator:
 
         Returns:
             float32. Shape: [len(rows), *shape].
-
-        Raises:
-            ValueError: If a row is outside the batch or a key is not an integer.
         """
         words, full = self._words(draw, shape, rows, _UNIFORM)
         return _rows_first((words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24), full)
@@ -108,6 +102,11 @@ class RowGenerator:
         return philox(counter, self._key(draw)), [len(ids), *inner]
 
     def _row_ids(self, rows: Rows | None) -> Words:
+        """Global rows as counter words.
+
+        Raises:
+            ValueError: If a row is outside the batch.
+        """
         if rows is None:
             rows = current_rows() or RowRange(0, self.rows)
         if isinstance(rows, RowRange):
@@ -121,13 +120,17 @@ class RowGenerator:
         return ids.astype(np.uint64)
 
     def _key(self, draw: Draw) -> tuple[int, int]:
-        """Philox key of one draw: the seed, stirred with every part of the draw's key in turn."""
+        """Philox key of one draw: the seed, stirred with every part of the draw's key in turn.
+
+        Raises:
+            ValueError: If a part is not an integer.
+        """
         parts = draw if isinstance(draw, tuple) else (draw,)
         key = self._keys.get(parts)
         if key is None:
             key = (self.seed & _MASK, self.seed >> 32 & _MASK)
             for place, part in enumerate(parts):
-                if not isinstance(part, (int, np.integer)):
+                if not hasattr(part, "__index__"):
                     raise ValueError(
                         f"RowGenerator: expected integers as key of a draw, got {part!r} "
                         f"({type(part).__name__}). Pass e.g. (epoch, step)."

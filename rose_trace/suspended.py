@@ -6,7 +6,7 @@ Each is one span, from its first step to its end; while it is paused, the caller
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from rose_trace.dataref import describe_result
@@ -57,7 +57,8 @@ def _generator(recorder: Recorder, call: Call) -> Generator[Any, Any, Any]:
         recorder.fail(failure)
         return (yield from inner)
     pause(recorder, inv)
-    step, value = inner.send, None
+    step: Callable[[Any], Any] = inner.send
+    value: Any = None
     while True:
         resume(recorder, inv)
         try:
@@ -74,7 +75,8 @@ def _generator(recorder: Recorder, call: Call) -> Generator[Any, Any, Any]:
             value = yield item
             step = inner.send
         except BaseException as error:
-            step, value = inner.throw, error
+            step = inner.throw
+            value = error
 
 
 async def _async_generator(recorder: Recorder, call: Call) -> AsyncGenerator[Any, Any]:
@@ -88,7 +90,8 @@ async def _async_generator(recorder: Recorder, call: Call) -> AsyncGenerator[Any
             yield item
         return
     pause(recorder, inv)
-    step, value = inner.asend, None
+    step: Callable[[Any], Any] = inner.asend
+    value: Any = None
     while True:
         resume(recorder, inv)
         try:
@@ -105,7 +108,8 @@ async def _async_generator(recorder: Recorder, call: Call) -> AsyncGenerator[Any
             value = yield item
             step = inner.asend
         except BaseException as error:
-            step, value = inner.athrow, error
+            step = inner.athrow
+            value = error
 
 
 def pause(recorder: Recorder, inv: Invocation) -> None:
