@@ -136,7 +136,7 @@ def main(
     plot: Annotated[Path | None, typer.Option(help="Picture of both learning curves.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Last line: one JSON object.")] = False,
 ) -> None:
-    """Record a training loop, plan its overlap, and train with the plan beside the native run."""
+    """Record a training loop, plan its overlap, and train with the plan beside the native run."""  # noqa: DOC501
     if task not in TASKS:
         raise typer.BadParameter(
             f"--task: expected {' or '.join(TASKS)}, got {task}. Choose one of these."
