@@ -1,0 +1,97 @@
+"""Shared by all tests: golden files, and the markers gpu, mps and slow."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+_update = pytest.StashKey[bool]()
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """Compares text with the readable files under `tests/golden`.
+
+    Args:
+        folder: Where the golden files live.
+        update: Whether to write the files instead of comparing (`pytest --update-golden`).
+    """
+
+    folder: Path
+    update: bool
+
+    def check(self, name: str, text: str) -> None:
+        """Fail unless the golden file holds exactly this text.
+
+        Args:
+            name: Path below `tests/golden`, for example "transforms/split/free-loop.rose".
+            text: What the code under test produced.
+        """
+        path = self.folder / name
+        if self.update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.exists():
+            pytest.fail(
+                f"golden {name}: expected a file in tests/golden, got none."
+                " Run pytest --update-golden and read what it wrote.",
+                pytrace=False,
+            )
+        expected = path.read_text(encoding="utf-8")
+        if text != expected:
+            diff = "".join(
+                difflib.unified_diff(
+                    expected.splitlines(keepends=True),
+                    text.splitlines(keepends=True),
+                    f"tests/golden/{name}",
+                    "this run",
+                )
+            )
+            pytest.fail(
+                f"golden {name}: expected the stored text, got another (below)."
+                f" If the change is meant, run pytest --update-golden.\n{diff}",
+                pytrace=False,
+            )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare text with a golden file: `golden.check("facts/loop.txt", text)`."""
+    return Golden(GOLDEN, update=request.config.stash[_update])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switches of this test suite."""
+    group = parser.getgroup("rose")
+    group.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+    group.addoption("--gpu", action="store_true", help="run tests marked gpu or mps too")
+    group.addoption("--slow", action="store_true", help="run tests marked slow too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse --gpu where there is no CUDA device: skipping everything would read as success."""
+    config.stash[_update] = bool(config.getoption("--update-golden"))
+    if config.getoption("--gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise pytest.UsageError(
+                "--gpu: expected a CUDA device that torch can use,"
+                f" got none (torch {torch.__version__})."
+                " Run it on a machine with a GPU and a CUDA build of torch."
+            )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what this run did not ask for, by marker."""
+    for item in items:
+        needs_gpu = item.get_closest_marker("gpu") or item.get_closest_marker("mps")
+        if needs_gpu and not config.getoption("--gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device: pass --gpu"))
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: pass --slow"))
