@@ -106,7 +106,7 @@ class ActionHead(nn.Module):
         self.finished = nn.Linear(sizes.head_width, sizes.action)
         nn.init.normal_(self.finished.weight, std=0.01)
         nn.init.zeros_(self.finished.bias)
-        self.log_std = nn.Parameter(torch.full((sizes.action,), -0.7))
+        self.log_std = nn.Parameter(torch.full((sizes.action,), -1.0))
 
     def forward(self, plan: Tensor, step: int, context: Tensor) -> Tensor:
         """One pass. Shape: plan [rows, chunk, action], context [rows, tokens, head_width]."""

@@ -43,12 +43,12 @@ class PPO:
         reward_scale: Factor on rewards, so that values are about unit size.
     """
 
-    discount: float = 0.95
+    discount: float = 0.9
     trace_decay: float = 0.9
     clip: float = 0.2
     passes: int = 2
     minibatch: int = 160
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     value_weight: float = 0.5
     reward_scale: float = 0.1
 
