@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from rose_trace import pytree
+from rose_trace.pytree import class_of
 
-class_of: Callable[[Any], type[Any]] = type
+derives: Callable[[Any, Any], bool] = issubclass
 
 MAX_LEAVES = 65_536  # ours: a value with more leaves is recorded as one unknown reference
 
@@ -319,13 +320,13 @@ def _kind(cls: type[Any]) -> Walk:
 
 def _learn(cls: Any) -> Walk:
     torch = _torch()
-    if torch is not None and issubclass(cls, torch.Tensor):
+    if torch is not None and derives(cls, torch.Tensor):
         walk: Walk = _tensor
-    elif issubclass(cls, np.ndarray):
+    elif derives(cls, np.ndarray):
         walk = _array
-    elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    elif derives(cls, tuple) and hasattr(cls, "_fields"):
         walk = _namedtuple
-    elif dataclasses.is_dataclass(cls):
+    elif hasattr(cls, "__dataclass_fields__"):
         walk = _dataclass
     elif hasattr(cls, "shape") and hasattr(cls, "dtype"):
         walk = _shaped
@@ -388,7 +389,7 @@ def _array_identity(array: Any) -> tuple[Identity, int]:
     """
     base: Any = array
     parent: Any = array.base
-    while parent is not None and issubclass(class_of(parent), np.ndarray):
+    while parent is not None and derives(class_of(parent), np.ndarray):
         base, parent = parent, parent.base
     if parent is None:
         return _watched(base), 0 if array is base else _address(array) - _address(base)

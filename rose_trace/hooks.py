@@ -6,7 +6,7 @@ package owns the protocol; recorder and executor install themselves (paper: Fig.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -56,6 +56,18 @@ _recorder: Resolver | None = None
 _executor: Resolver | None = None
 
 
+_watchers: list[Callable[[Resolver | None], None]] = []
+
+
+def watch_recorder(watcher: Callable[[Resolver | None], None]) -> Callable[[], None]:
+    """Call `watcher` whenever recording opens or ends in this process; returns how to stop that.
+
+    It is called before what was recorded is merged, so that worker processes can write theirs.
+    """
+    _watchers.append(watcher)
+    return lambda: _watchers.remove(watcher)
+
+
 def recorder() -> Resolver | None:
     """The recorder of this process, if one is open."""
     return _recorder
@@ -66,6 +78,8 @@ def install_recorder(resolver: Resolver | None) -> None:
     global _recorder, active
     _recorder = resolver
     active = _executor or _recorder
+    for watcher in list(_watchers):
+        watcher(resolver)
 
 
 def install_executor(resolver: Resolver | None) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from rose_trace import hooks
 from rose_trace.node import ExecutionNode
+from rose_trace.pytree import class_of
 from rose_trace.records import Declaration
 
 if TYPE_CHECKING:
@@ -67,11 +68,10 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
         result: Any = (
             self.entry(carry, item) if self._bound is None else self.entry(self._bound, carry, item)
         )
-        kind: Any = type(result)
-        if not (issubclass(kind, tuple) and len(result) == 2):
+        if not (issubclass(class_of(result), tuple) and len(result) == 2):
             raise TypeError(
                 f"rose.loop({self.key}): expected the body to return (carry, output), got "
-                f"{kind.__name__}. Return a pair, with None where there is no carry or output."
+                f"{class_of(result).__name__}. Return a pair, with None where there is no carry or output."
             )
         return result
 

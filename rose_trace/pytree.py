@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+class_of: Callable[[Any], type[Any]] = type
+"""`type`, with a result that a type checker can follow."""
+
 Kind = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "dataclass"]
 
 
@@ -144,7 +147,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """The same containers with `function` applied to every leaf."""
     if value is None:
         return None
-    kind: type[Any] = type(value)
+    kind = class_of(value)
     if kind is dict:
         return (
             {key: map_leaves(function, item) for key, item in value.items()}
@@ -152,7 +155,8 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
             else function(value)
         )
     if kind is tuple or kind is list:
-        return kind(map_leaves(function, item) for item in value)
+        make: Callable[[Any], Any] = kind
+        return make(map_leaves(function, item) for item in value)
     if _is_namedtuple(kind):
         return kind(*(map_leaves(function, item) for item in value))
     if dataclasses.is_dataclass(kind):
@@ -196,9 +200,7 @@ _classes: dict[str, type[Any]] = {}
 def _flatten(value: Any, leaves: list[Any], describe: Callable[[Any], Leaf]) -> Structure:
     if value is None:
         return NONE
-    kind: type[Any] = type(
-        value
-    )  # never value.__class__: a deferred value must not be waited for here
+    kind = class_of(value)  # never value.__class__: a deferred value must not be waited for here
     if kind is dict and _plain(value):
         return Structure(
             "dict",
@@ -230,7 +232,7 @@ def _flatten(value: Any, leaves: list[Any], describe: Callable[[Any], Leaf]) -> 
 
 
 def _plain(value: dict[Any, Any]) -> bool:
-    return all(type(key) is str for key in value)
+    return all(class_of(key) is str for key in value)
 
 
 def _is_namedtuple(kind: type[Any]) -> bool:

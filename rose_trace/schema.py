@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
@@ -109,3 +111,33 @@ PROBES = pa.schema(
 )
 
 TABLES: dict[str, pa.Schema] = {"spans": SPANS, "activity": ACTIVITY, "probes": PROBES}
+
+
+def describe(table: str) -> dict[str, Any]:
+    """A table's columns as JSON data: what ``schemas/<table>.json`` is a snapshot of.
+
+    Args:
+        table: ``spans``, ``activity`` or ``probes``.
+
+    Returns:
+        Version, table and columns in order.
+    """
+    return {"schema_version": SCHEMA_VERSION, "table": table, "columns": _fields(TABLES[table])}
+
+
+def _fields(fields: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": field.name, "nullable": field.nullable, **_type(field.type)} for field in fields
+    ]
+
+
+def _type(kind: Any) -> dict[str, Any]:
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": _fields(list(kind))}
+    if pa.types.is_map(kind):
+        return {"type": "map", "key": _type(kind.key_type), "item": _type(kind.item_type)}
+    if pa.types.is_list(kind):
+        return {"type": "list", "item": _type(kind.value_type)}
+    if pa.types.is_dictionary(kind):
+        return {"type": "dictionary", "item": _type(kind.value_type)}
+    return {"type": str(kind)}

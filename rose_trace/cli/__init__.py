@@ -1,0 +1,14 @@
+"""`rose-trace`: what a trace holds, and how to get one back after a kill."""
+
+from __future__ import annotations
+
+import typer
+
+from rose_trace.cli.info import info
+from rose_trace.cli.recover import recover
+
+app = typer.Typer(
+    name="rose-trace", no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
+)
+app.command()(info)
+app.command()(recover)

@@ -1,0 +1,30 @@
+"""`rose-trace recover`: build the trace of a killed run from its parts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rose_trace.cli.info import show
+from rose_trace.cli.output import Format, refusing
+from rose_trace.parquet import merge, parts_of
+
+
+def recover(
+    trace: Annotated[Path, typer.Argument(help="The trace file that the run should have written.")],
+    parts: Annotated[
+        Path | None, typer.Option("--parts", help="Parts directory, where it is not <trace>.parts.")
+    ] = None,
+    format: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
+) -> None:
+    """Build the trace of a killed run from its parts; it is marked incomplete."""
+    with refusing():
+        found = merge(parts or parts_of(trace), trace)
+    if format is Format.JSON:
+        print(json.dumps(asdict(found)))
+    else:
+        show(trace, found)
