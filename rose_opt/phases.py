@@ -1,0 +1,229 @@
+"""Phases of a loop's step: which invocations are handed out as one, and in which ways each can run.
+
+A way of running, a mode, comes from a probe where there is one: its measured duration and cores at a
+thread count. Without probes the recorded invocation is all that is known, and a part of the rows is
+taken to cost the midpoint between its share and the whole.
+
+Paper: §4.3.2 (estimates of split nodes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rose_opt.facts import Facts, Probe
+from rose_opt.graph import GraphNode
+from rose_opt.plan import Refusal
+from rose_opt.schedule import Mode
+from rose_opt.settings import Bits
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one task of the executor runs: a leaf, or a composite that stays in one component.
+
+    Attributes:
+        path: Node path.
+        component: Instance that it is a method of; empty for a function.
+        calls: Calls in one run of the loop body.
+    """
+
+    path: str
+    component: str
+    calls: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Ways of running a unit on a part of the rows.
+
+    Attributes:
+        modes: The modes; none where every measured one changes bits and bits count.
+        identical: Per mode, whether its rows were bit-identical to the whole batch's; ``None`` where
+            they were not compared.
+        estimated: Whether nothing was measured.
+    """
+
+    modes: tuple[Mode, ...]
+    identical: tuple[bool | None, ...]
+    estimated: bool = False
+
+
+def units(facts: Facts, path: str) -> Iterator[Unit]:
+    """Units of one run of the body of `path`, in program order.
+
+    Args:
+        facts: What is known.
+        path: A loop, a composite or the root.
+
+    Yields:
+        Units; loops inside are units, too.
+    """
+    for child in facts.graph.children(path):
+        if child.kind == "exec" and child.composite and not runs_whole(facts, child):
+            yield from units(facts, child.path)
+        else:
+            yield Unit(child.path, child.component or "", calls_per_run(facts, child.path, path))
+
+
+def runs_whole(facts: Facts, node: GraphNode) -> bool:
+    """Whether a composite is one task: all that it calls lives with its own component."""
+    return node.component is not None and all(
+        inner.component == node.component for inner in facts.graph.subtree(node.path)
+    )
+
+
+def calls_per_run(facts: Facts, path: str, ancestor: str) -> float:
+    """Calls of `path` in one run of the body of `ancestor`."""
+    runs = facts.timings[facts.graph.node(ancestor).path].count * steps(facts, ancestor)
+    return facts.timings[facts.graph.node(path).path].count / max(runs, 1e-9)
+
+
+def steps(facts: Facts, path: str) -> float:
+    """Iterations of one call of a loop, on average; 1 for other nodes and the root."""
+    node = facts.graph.node(path)
+    if node.kind != "loop":
+        return 1.0
+    if node.count is not None:
+        return float(node.count)
+    per_call = [
+        facts.timings[child.path].count / (facts.timings[node.path].count * child.calls_per_parent)
+        for child in facts.graph.children(path)
+        if child.calls_per_parent
+    ]
+    return max(per_call, default=1.0)
+
+
+def native_mode(facts: Facts, path: str, cores: float) -> Mode:
+    """A node as it was recorded: its mean duration and the cores it kept busy.
+
+    Args:
+        facts: What is known.
+        path: Node path.
+        cores: Cores of the machine.
+
+    Returns:
+        The mode; one core where CPU time is unknown.
+    """
+    timing = facts.timings[facts.graph.node(path).path]
+    used = 1.0 if timing.cores_used is None else timing.cores_used
+    return Mode(
+        max(timing.mean_ns, 1), _cores(used, timing.threads, cores), threads=None, label="native"
+    )
+
+
+def grouped_ways(
+    facts: Facts, path: str, groups: int, sharded: bool, cores: float, bits: Bits
+) -> Ways:
+    """Ways of running a unit on one of `groups` parts of the rows.
+
+    Args:
+        facts: What is known.
+        path: The unit.
+        groups: Parts.
+        sharded: Whether each part has a shard of the component of its own.
+        cores: Cores of the machine.
+        bits: Whether modes whose rows were seen to differ may be used.
+
+    Returns:
+        Modes by thread count, fewest threads first.
+    """
+    probes = _part_probes(facts, path, groups, "shard" if sharded else "part")
+    if not probes:
+        modes = _estimated(facts, path, groups, cores)
+        return Ways(modes, (None,) * len(modes), estimated=True)
+    allowed = [probe for probe in probes if bits == "any" or probe.identical is not False]
+    modes = tuple(
+        Mode(
+            max(probe.duration_ns, 1),
+            _cores(_used(probe), probe.threads, cores),
+            threads=probe.threads,
+            label=f"{probe.threads} thread{'s' if probe.threads > 1 else ''}",
+        )
+        for probe in allowed
+    )
+    return Ways(modes, tuple(probe.identical for probe in allowed))
+
+
+def _part_probes(facts: Facts, path: str, groups: int, variant: str) -> list[Probe]:
+    """Probes of a unit by thread count; those of a composite may be put together from its children."""
+    own = [p for p in facts.probes_of(path) if p.variant == variant and p.groups == groups]
+    if own:
+        return sorted(own, key=lambda probe: probe.threads)
+    node = facts.graph.node(path)
+    if not node.composite:
+        return []
+    parts = [
+        {probe.threads: probe for probe in _part_probes(facts, child.path, groups, variant)}
+        for child in facts.graph.children(path)
+    ]
+    shared = [threads for threads in parts[0] if all(threads in part for part in parts)]
+    return [_together(path, [part[threads] for part in parts]) for threads in shared]
+
+
+def _together(path: str, parts: Iterable[Probe]) -> Probe:
+    """Children one after the other."""
+    parts = list(parts)
+    cpu = [probe.cpu_ns for probe in parts if probe.cpu_ns is not None]
+    same = [probe.identical for probe in parts]
+    return Probe(
+        path=parts[0].path.__class__(path),
+        variant=parts[0].variant,
+        groups=parts[0].groups,
+        threads=parts[0].threads,
+        count=min(probe.count for probe in parts),
+        duration_ns=sum(probe.duration_ns for probe in parts),
+        cpu_ns=sum(cpu) if len(cpu) == len(parts) else None,
+        identical=False if False in same else None if None in same else True,
+    )
+
+
+def _estimated(facts: Facts, path: str, groups: int, cores: float) -> tuple[Mode, ...]:
+    timing = facts.timings[facts.graph.node(path).path]
+    native = native_mode(facts, path, cores)
+    modes = [
+        Mode(
+            part_ns(native.duration_ns, groups),
+            native.cores,
+            threads=timing.threads,
+            label="estimated, native threads",
+        )
+    ]
+    if timing.cpu_ns is not None and native.cores > 1.05:  # ours: more than one core's noise
+        one = part_ns(timing.cpu_ns, groups)
+        modes.insert(0, Mode(one, 1.0, threads=1, label="estimated, 1 thread"))
+    return tuple(modes)
+
+
+def part_ns(whole_ns: int, groups: int) -> int:
+    """Duration of one part of the rows: midpoint of its share and the whole [ns].
+
+    >>> part_ns(100, 2)
+    75
+    """
+    return max((whole_ns // groups + whole_ns) // 2, 1)
+
+
+def rows_differ(path: str, loop: str, groups: int) -> Refusal:
+    """The refusal for rows that are not bit-identical in any measured way."""
+    return Refusal(
+        "split-spatial",
+        loop,
+        f"expected rows of {groups} groups bit-identical to those of the whole batch, got {path} that "
+        "differs at every thread count measured",
+        "Accept results that are equal up to floating-point reassociation with --bits any, or use a "
+        "batch whose groups have more rows.",
+        (path,),
+    )
+
+
+def _used(probe: Probe) -> float:
+    used = probe.cores_used
+    return 1.0 if used is None else used
+
+
+def _cores(used: float, threads: int | None, cores: float) -> float:
+    """Cores of a mode: what was measured, without the noise of other threads of the process."""
+    most = cores if threads is None else min(float(threads), cores)
+    return round(max(min(used, most), 0.0), 2)

@@ -1,0 +1,89 @@
+"""Where a composition puts components: shards, process workers, and the program's own thread.
+
+A component whose batch state is written inside a split loop becomes one process worker per group. A
+component that only a rewired node uses becomes a process worker, so that it runs beside the branch.
+Everything else stays in the program's process.
+
+Paper: §4.2 "Execution"; App. A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rose_opt.plan import Hierarchy, Resident, WorkerSpec, sharded_components
+
+INLINE = "inline"
+"""The worker that runs in the program's own process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Workers of a composition.
+
+    Attributes:
+        shards: Shards per component that is built as shards.
+        processes: Components with a process of their own, whole.
+        components: All component instances, in program order.
+    """
+
+    shards: Mapping[str, int] = field(default_factory=dict[str, int])
+    processes: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
+
+    def worker(self, component: str, group: int = 0) -> str:
+        """Name of the worker of a component, or of its shard for `group`."""
+        if component in self.shards:
+            return str(Resident(component, group, self.shards[component]))
+        return component if component in self.processes else INLINE
+
+    def remote(self, component: str) -> bool:
+        """Whether calls to the component go to another process."""
+        return component in self.shards or component in self.processes
+
+    def specs(self) -> tuple[WorkerSpec, ...]:
+        """The workers as the plan lists them, the program's own first."""
+        inline = tuple(Resident(name) for name in self.components if not self.remote(name))
+        result = [WorkerSpec(INLINE, "inline", inline)]
+        for name in self.components:
+            for shard in range(self.shards.get(name, 0)):
+                resident = Resident(name, shard, self.shards[name])
+                result.append(WorkerSpec(str(resident), "process", (resident,)))
+            if name in self.processes:
+                result.append(WorkerSpec(name, "process", (Resident(name),)))
+        return tuple(result)
+
+
+def place(
+    hierarchy: Hierarchy, splits: Mapping[str, int], rewires: tuple[tuple[str, str], ...]
+) -> Workers:
+    """Workers for a composition.
+
+    Args:
+        hierarchy: The recorded hierarchy.
+        splits: Groups by split loop.
+        rewires: Pairs ``(node, beside)``.
+
+    Returns:
+        The workers.
+
+    Raises:
+        ValueError: If two splits want different numbers of shards of one component.
+    """
+    shards: dict[str, int] = {}
+    for loop, groups in splits.items():
+        for name in sharded_components(hierarchy, loop):
+            if shards.setdefault(name, groups) != groups:
+                raise ValueError(
+                    f"split-spatial({loop}): expected {shards[name]} groups as in the other loop that "
+                    f"uses {name}, got {groups}. Split both loops into as many groups."
+                )
+    processes: list[str] = []
+    for node, beside in rewires:
+        branch = {leaf.component for leaf in hierarchy.leaves(beside)}
+        for leaf in hierarchy.leaves(node):
+            if leaf.component and leaf.component not in branch | set(shards):
+                processes.append(leaf.component)
+    components = tuple(component.name for component in hierarchy.components)
+    return Workers(shards, tuple(dict.fromkeys(processes)), components)
