@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rose_opt.schedule.activities import FlatProblem, FlatSchedule
 from rose_opt.schedule.capacity import Capacity, Mode
 from rose_opt.schedule.model import LoopProblem, ModuloSchedule, PhaseId
 
@@ -61,6 +62,76 @@ def check_schedule(problem: LoopProblem, schedule: ModuloSchedule) -> None:
     check_capacity(runs.values(), problem.capacity)
     _check_contention(problem, schedule)
     _check_claims(schedule)
+
+
+def check_flat(problem: FlatProblem, schedule: FlatSchedule) -> None:
+    """Check `schedule` against `problem`.
+
+    Raises:
+        ScheduleError: At the first rule that is broken.
+    """
+    names = [activity.name for activity in problem.activities]
+    if [placed.name for placed in schedule.placed] != names:
+        raise ScheduleError(
+            f"FlatSchedule: expected the activities {names}, got "
+            f"{[placed.name for placed in schedule.placed]}. Plan again from the current trace."
+        )
+    runs: dict[str, Run] = {}
+    occupied: list[Run] = []
+    kinds: dict[str, int] = {}
+    for activity, placed in zip(problem.activities, schedule.placed, strict=True):
+        if not 0 <= placed.mode < len(activity.modes) or placed.start_ns < 0:
+            raise ScheduleError(
+                f"{placed.name}: expected a start of 0 or later in one of "
+                f"{len(activity.modes)} modes, got mode {placed.mode} at {placed.start_ns} ns. "
+                "Plan again from the current trace."
+            )
+        mode = activity.modes[placed.mode]
+        first = kinds.setdefault(activity.label, placed.mode)
+        if problem.shared_modes and placed.mode != first:
+            raise ScheduleError(
+                f"{placed.name}: expected mode {first} as in the first of its kind, got "
+                f"{placed.mode}. Plan again from the current trace."
+            )
+        run = Run(placed.name, "", placed.start_ns, placed.end_ns, mode)
+        runs[placed.name] = run
+        occupied += [replace(run, engine=engine) for engine in activity.engines]
+        for predecessor in activity.predecessors:
+            check_before(runs[predecessor.name], run, predecessor.lag_ns)
+    check_engines(occupied)
+    check_capacity(runs.values(), problem.capacity)
+    for activity in problem.activities:
+        needed = float(runs[activity.name].mode.duration_ns) + sum(
+            problem.kappa.get((activity.label, other.label), 0.0)
+            * _overlap_ns(runs[activity.name], runs[other.name])
+            for other in problem.activities
+            if other is not activity
+        )
+        _check_duration(activity.name, runs[activity.name], needed)
+    latest_ns = max(run.end_ns for run in runs.values())
+    if latest_ns != schedule.makespan_ns or schedule.lower_bound_ns > latest_ns:
+        raise ScheduleError(
+            f"FlatSchedule: expected a makespan of {latest_ns} ns and a bound within it, got "
+            f"{schedule.makespan_ns} and {schedule.lower_bound_ns} ns. Plan again from the "
+            "current trace."
+        )
+
+
+def _overlap_ns(a: Run, b: Run) -> int:
+    return max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns))
+
+
+def _check_duration(subject: str, run: Run, needed_ns: float) -> None:
+    """Check that a run is as long as its mode and its overlaps make it.
+
+    Raises:
+        ScheduleError: If it is not.
+    """
+    if run.end_ns - run.start_ns < needed_ns - _KAPPA_TOLERANCE_NS:
+        raise ScheduleError(
+            f"{subject}: expected at least {needed_ns:.0f} ns with its overlaps, got "
+            f"{run.end_ns - run.start_ns} ns. Plan again from the current trace."
+        )
 
 
 def check_before(first: Run, then: Run, lag_ns: int) -> None:
@@ -162,33 +233,17 @@ def _expand(
 
 
 def _check_contention(problem: LoopProblem, schedule: ModuloSchedule) -> None:
-    """Check d >= T + sum(kappa * overlap) in the steady state, for a step in the middle.
-
-    Raises:
-        ScheduleError: If it does not.
-    """
-    placed = schedule.by_id
-    reach = 2 + max(p.end_ns for p in schedule.placed) // schedule.period_ns
+    """Check d >= T + sum(kappa * overlap) for a step in the middle of the steady state."""
+    reach = 2 + max(placed.end_ns for placed in schedule.placed) // schedule.period_ns
+    runs = _expand(problem, schedule, 2 * reach + 1)
     for phase in problem.phases:
-        mine = placed[phase.id]
-        needed = float(phase.modes[mine.mode].duration_ns)
-        for other in problem.phases:
-            kappa = problem.kappa.get((phase.name, other.name), 0.0)
-            if kappa and other.group != phase.group:
-                theirs = placed[other.id]
-                needed += kappa * sum(
-                    max(
-                        0,
-                        min(mine.end_ns, theirs.end_ns + shift * schedule.period_ns)
-                        - max(mine.start_ns, theirs.start_ns + shift * schedule.period_ns),
-                    )
-                    for shift in range(-reach, reach + 1)
-                )
-        if mine.duration_ns < needed - _KAPPA_TOLERANCE_NS:
-            raise ScheduleError(
-                f"{phase.id}: expected at least {needed:.0f} ns with its overlaps, got "
-                f"{mine.duration_ns} ns. Plan again from the current trace."
-            )
+        mine = runs[reach, phase.id]
+        needed = float(mine.mode.duration_ns) + sum(
+            problem.kappa.get((phase.name, key.name), 0.0) * _overlap_ns(mine, run)
+            for (_, key), run in runs.items()
+            if key.group != phase.group
+        )
+        _check_duration(str(phase.id), mine, needed)
 
 
 def _check_claims(schedule: ModuloSchedule) -> None:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from rose_opt.schedule.capacity import Limits, Units, within
 from rose_opt.schedule.conflicts import entangled_pairs, least_units, maximal_cliques, most_units
-from rose_opt.schedule.model import LoopProblem, PhaseId, usable_modes
+from rose_opt.schedule.model import Kappa, LoopProblem, PhaseId, usable_modes
 
 HORIZON_TICKS = 100_000  # ours: keeps the solver's domains small; rounds by at most 1e-5
 KAPPA_SCALE = 1_000
+"""The solver's kappa is in thousandths."""
 
 
 def choose_tick_ns(durations_ns: Iterable[int], horizon_ns: int) -> int:
@@ -41,6 +42,15 @@ def choose_tick_ns(durations_ns: Iterable[int], horizon_ns: int) -> int:
 def to_ticks(duration_ns: int, tick_ns: int) -> int:
     """Return `duration_ns` in ticks, rounded up."""
     return -(-duration_ns // tick_ns)
+
+
+def scaled_kappa(kappa: Kappa) -> dict[tuple[str, str], int]:
+    """Return kappa in thousandths, rounded up, without its zeros.
+
+    >>> scaled_kappa({("S", "V"): 0.8301, ("V", "S"): 0.0})
+    {('S', 'V'): 831}
+    """
+    return {pair: math.ceil(k * KAPPA_SCALE - 1e-9) for pair, k in kappa.items() if k > 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,7 @@ def tick_loop(problem: LoopProblem, tick_ns: int) -> TickLoop:
     return TickLoop(
         chains=chains,
         limits=limits,
-        kappa={pair: math.ceil(k * KAPPA_SCALE - 1e-9) for pair, k in problem.kappa.items() if k},
+        kappa=scaled_kappa(problem.kappa),
         shared_modes=problem.shared_modes,
         cliques=tuple(
             tuple(phases[i].id for i in clique)
