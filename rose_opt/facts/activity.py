@@ -98,11 +98,11 @@ def load_activity(store: Store, source: str | None = None) -> Activity | None:
 def _process_devices(store: Store, devices: tuple[str, ...]) -> list[tuple[int, str]]:
     """The sampled device that most results of each process live on; the first where none does."""
     used: dict[int, str] = {}
+    first = min(devices)
     if len(devices) > 1:
         for row in store.run("process_devices"):
             if row["device"] in devices:
                 used.setdefault(row["process_id"], row["device"])
     return [
-        (row["process_id"], used.get(row["process_id"], devices[0]))
-        for row in store.run("processes")
+        (row["process_id"], used.get(row["process_id"], first)) for row in store.run("processes")
     ]

@@ -27,7 +27,6 @@ from rose_opt.facts.windows import (
 )
 from rose_opt.graph import Graph
 from rose_trace.parquet import read_metadata
-from rose_trace.records import NodePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +69,10 @@ class Facts:
     """
 
     graph: Graph
-    loops: Mapping[NodePath, LoopFact]
+    loops: Mapping[str, LoopFact]
     iteration: IterationTiming
-    timings: Mapping[NodePath, Timing]
-    rows: Mapping[NodePath, int]
+    timings: Mapping[str, Timing]
+    rows: Mapping[str, int]
     activity: Activity | None = None
     windows: tuple[LowActivityWindow, ...] = ()
     sample_windows: tuple[SampleWindow, ...] = ()
@@ -111,12 +110,12 @@ def build_facts(trace: str | Path, settings: FactsSettings | None = None) -> Fac
             "Record again, or allow an incomplete trace."
         )
     with opened(path, settings.memory_limit) as store:
-        nodes = build_hierarchy(store, settings.root, settings.allow_incomplete)
+        nodes, structures = build_hierarchy(store, settings.root, settings.allow_incomplete)
         edges = data_edges(store, nodes)
         graph = Graph(nodes, tuple(item.edge for item in edges))
         graph.verify()
         iteration = iteration_timing(store)
-        rows = node_rows(store, nodes)
+        rows = node_rows(nodes, structures)
         windows: tuple[LowActivityWindow, ...] = ()
         longest: tuple[SampleWindow, ...] = ()
         activity = load_activity(store, settings.source)

@@ -41,9 +41,9 @@ def data_edges(store: Store, nodes: Sequence[GraphNode]) -> tuple[ObservedEdge, 
     return tuple(
         ObservedEdge(
             DataEdge(
-                nodes[row["producer"]].path,
-                nodes[row["consumer"]].path,
-                nodes[row["loop_path"]].path,
+                nodes[int(row["producer"])].path,
+                nodes[int(row["consumer"])].path,
+                nodes[int(row["loop_path"])].path,
                 row["distance"],
                 row["all_iterations"],
                 row["alignment"],

@@ -44,7 +44,7 @@ class Place:
 
 def build_hierarchy(
     store: Store, root: str | None = None, allow_incomplete: bool = False
-) -> tuple[GraphNode, ...]:
+) -> tuple[tuple[GraphNode, ...], dict[str, list[str]]]:
     """Load the invocations of one root and name their nodes.
 
     Args:
@@ -54,7 +54,8 @@ def build_hierarchy(
         allow_incomplete: Drop invocations whose caller is missing instead of refusing the trace.
 
     Returns:
-        Nodes in program order of their first invocation, parents first.
+        Nodes in program order of their first invocation, parents first, and by node every recorded
+        structure of a result on the whole batch, as JSON.
 
     Raises:
         FactsError: If no call of the root finished, or callers are missing.
@@ -69,12 +70,16 @@ def build_hierarchy(
     _load_invocations(store, places, allow_incomplete)
     calls = {row["path_id"]: row for row in store.run("calls")}
     parents = {place.parent for place in places}
-    return tuple(
+    nodes = tuple(
         _node(
-            row, None if place.parent < 0 else paths[place.parent], calls, place.path_id in parents
+            row,
+            None if place.parent < 0 else paths[place.parent],
+            calls,
+            place.path_id in parents,
         )
         for row, place in zip(paths, places, strict=True)
     )
+    return nodes, {row["path"]: row["structures"] or [] for row in paths}
 
 
 def _choose_root(store: Store, root: str | None) -> str:

@@ -86,9 +86,7 @@ class LoopFact:
         return "dependent" if self.distance == 1 else f"dependent distance={self.distance}"
 
 
-def loop_facts(
-    store: Store, graph: Graph, edges: Sequence[ObservedEdge]
-) -> dict[NodePath, LoopFact]:
+def loop_facts(store: Store, graph: Graph, edges: Sequence[ObservedEdge]) -> dict[str, LoopFact]:
     """Kind of every loop, the root included.
 
     Args:
@@ -101,9 +99,9 @@ def loop_facts(
     """
     states = sorted({access.state for node in graph.nodes for access in node.accesses.accesses})
     carried = _carried(store, graph, states)
-    facts: dict[NodePath, LoopFact] = {}
+    facts: dict[str, LoopFact] = {}
     for loop in graph.loops():
-        of_loop = [row for row in carried if graph.nodes[row["loop_path"]].path == loop.path]
+        of_loop = [row for row in carried if graph.nodes[int(row["loop_path"])].path == loop.path]
         evidence = (
             *_unknown(graph, loop),
             *(_state_evidence(graph, states, row) for row in of_loop if row["inherited"]),
@@ -111,7 +109,7 @@ def loop_facts(
             *_carry_evidence(loop),
         )
         limited_by = tuple(
-            sorted(states[row["state_id"]] for row in of_loop if not row["inherited"])
+            sorted(states[int(row["state_id"])] for row in of_loop if not row["inherited"])
         )
         if evidence:
             distance = min(item.distance for item in evidence)
@@ -169,8 +167,8 @@ def _unknown(graph: Graph, loop: GraphNode) -> Iterator[Evidence]:
 
 
 def _state_evidence(graph: Graph, states: Sequence[str], row: Mapping[str, Any]) -> Evidence:
-    state = states[row["state_id"]]
-    reader, writer = graph.nodes[row["reader_path"]], graph.nodes[row["writer_path"]]
+    state = states[int(row["state_id"])]
+    reader, writer = graph.nodes[int(row["reader_path"])], graph.nodes[int(row["writer_path"])]
     reads = "reads" if row["reader_mode"] == StateAccess.READ.value else "updates"
     written = "updated" if row["writer_mode"] == StateAccess.UPDATE.value else "refreshed"
     if row["recorded"]:

@@ -5,11 +5,10 @@ Row axis is axis 0. A node carries rows if it declares ``rows`` or touches a bat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rose_opt.facts.store import Store
 from rose_opt.graph import Graph, GraphNode
-from rose_trace.records import NodePath
+from rose_trace.pytree import Structure
 
 
 def carries_rows(node: GraphNode) -> bool:
@@ -17,26 +16,35 @@ def carries_rows(node: GraphNode) -> bool:
     return bool(node.declaration.rows) or any(access.keyed for access in node.accesses.accesses)
 
 
-def node_rows(store: Store, nodes: Sequence[GraphNode]) -> dict[NodePath, int]:
+def node_rows(
+    nodes: Sequence[GraphNode], structures: Mapping[str, Sequence[str]]
+) -> dict[str, int]:
     """Rows of the results of every node that carries rows.
 
     Args:
-        store: Database with the hierarchy loaded.
-        nodes: Nodes of the hierarchy, by `path_id`.
+        nodes: Nodes of the hierarchy.
+        structures: Every recorded result structure of each node on the whole batch, as JSON.
 
     Returns:
-        Length of axis 0 that all tensors of all recorded results of the node share, by path; nodes
-        where it differs, or without tensors, are absent.
+        Length of axis 0 that all tensors and arrays of all recorded results of the node share, by
+        path; nodes where it differs, or without tensors, are absent.
     """
-    store.fill("carrier", "path VARCHAR", [(node.path,) for node in nodes if carries_rows(node)])
-    return {
-        nodes[row["path_id"]].path: row["low"]
-        for row in store.run("rows")
-        if row["low"] == row["high"]
-    }
+    result: dict[str, int] = {}
+    for node in nodes:
+        if node.kind == "exec" and carries_rows(node):
+            shapes = {
+                leaf.shape
+                for text in structures.get(node.path, ())
+                for leaf in Structure.from_json(text).leaves()
+                if leaf.shape
+            }
+            sizes = {shape[0] for shape in shapes}
+            if len(sizes) == 1:
+                result[node.path] = sizes.pop()
+    return result
 
 
-def loop_rows(graph: Graph, rows: dict[NodePath, int]) -> dict[NodePath, int]:
+def loop_rows(graph: Graph, rows: Mapping[str, int]) -> dict[str, int]:
     """Batch size of every loop whose row-carrying nodes all have the same number of rows.
 
     Args:
@@ -46,10 +54,9 @@ def loop_rows(graph: Graph, rows: dict[NodePath, int]) -> dict[NodePath, int]:
     Returns:
         Batch size by loop; loops with none or with several sizes are absent.
     """
-    result: dict[NodePath, int] = {}
+    result: dict[str, int] = {}
     for loop in graph.loops():
-        carriers = [node for node in graph.subtree(loop.path) if carries_rows(node)]
-        sizes = {rows.get(node.path) for node in carriers if node.path in rows}
+        sizes = {rows[node.path] for node in graph.subtree(loop.path) if node.path in rows}
         if len(sizes) == 1:
-            result[loop.path] = sizes.pop() or 0
+            result[loop.path] = sizes.pop()
     return result

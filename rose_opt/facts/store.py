@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def opened(spans: Path, memory_limit: str = "3GB") -> Iterator[Store]:
+def opened(spans: Path, memory_limit: str = "3GB") -> Generator[Store]:
     """A store that is closed at the end of the block."""
     store = Store(spans, memory_limit)
     try:

@@ -62,7 +62,7 @@ class IterationTiming:
     glue_ns: int
 
 
-def node_timings(store: Store, nodes: Sequence[GraphNode]) -> dict[NodePath, Timing]:
+def node_timings(store: Store, nodes: Sequence[GraphNode]) -> dict[str, Timing]:
     """Timings of every node that ran in an iteration that counts, the root included.
 
     Args:
@@ -72,9 +72,9 @@ def node_timings(store: Store, nodes: Sequence[GraphNode]) -> dict[NodePath, Tim
     Returns:
         Timings by path, in program order.
     """
-    result: dict[NodePath, Timing] = {}
+    result: dict[str, Timing] = {}
     for row in store.run("timings"):
-        path = nodes[row.pop("path_id")].path
+        path = nodes[int(row.pop("path_id"))].path
         result[path] = Timing(path, **row)
     return result
 

@@ -161,7 +161,7 @@ def sample_windows(
     """
     rows = store.run(
         "low_samples",
-        low_ppm=round(FIRST_TIER_BELOW * 1e6),
+        low_level=round(FIRST_TIER_BELOW * 1e4),
         sample_ns=activity.sample_ns,
         min_ns=max(min_ns, activity.resolution_ns),
         most=MOST_SAMPLE_WINDOWS,
@@ -170,7 +170,7 @@ def sample_windows(
     for row in rows:
         path_id = row.pop("path_id")
         overlap_ns = row.pop("overlap_ns") or 0
-        target = None if path_id is None else nodes[path_id].path
+        target = None if path_id is None else nodes[int(path_id)].path
         result.append(SampleWindow(**row, target=target, overlap_ns=overlap_ns))
     return tuple(result)
 

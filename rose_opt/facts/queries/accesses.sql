@@ -1,5 +1,6 @@
 -- touch: how each iteration of each loop invocation touches each state, from the invocations
--- directly in it: the first access decides whether it sees what came before, any write whether it
+-- directly in it (later from the iterations inside it, so one pair may have
+-- several rows): the first access decides whether it sees what came before, any write whether it
 -- leaves something behind.
 CREATE TEMP TABLE touch AS
 SELECT

@@ -1,11 +1,23 @@
 -- Per loop and state that some iteration writes: whether an iteration may inherit the value from an
 -- earlier one, and the first recorded pair that does.
-WITH step AS (
+WITH merged AS (
+    SELECT
+        cell_id, state_id,
+        min(first_seq) AS first_seq,
+        arg_min(first_mode, first_seq) AS first_mode,
+        arg_min(first_path, first_seq) AS first_path,
+        max(write_seq) AS write_seq,
+        arg_max(write_path, write_seq) AS write_path,
+        arg_max(write_mode, write_seq) AS write_mode
+    FROM touch
+    GROUP BY cell_id, state_id
+),
+step AS (
     SELECT
         c.loop_path, c.idx, t.*,
         t.first_mode <> 'refresh' AS inherits,
         max(t.write_seq) OVER before AS before_seq
-    FROM touch t
+    FROM merged t
     JOIN cell c USING (cell_id)
     WINDOW before AS (
         PARTITION BY c.loop_id, c.loop_path, t.state_id ORDER BY c.idx

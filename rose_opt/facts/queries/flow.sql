@@ -24,8 +24,8 @@ WITH near AS (
     WHERE producer_cell = consumer_cell
 ),
 apart AS (
-    SELECT f.producer, f.consumer, f.seq, p.chain AS p_chain, c.chain AS c_chain,
-        len(list_intersect(p.chain, c.chain)) AS shared
+    SELECT f.producer, f.consumer, f.seq, len(list_intersect(p.chain, c.chain)) AS shared,
+        p.chain[shared] AS common_id, p.chain[shared + 1] AS p_id, c.chain[shared + 1] AS c_id
     FROM flow f
     JOIN cell p ON p.cell_id = f.producer_cell
     JOIN cell c ON c.cell_id = f.consumer_cell
@@ -40,9 +40,9 @@ far AS (
         CASE WHEN same_loop THEN NULL ELSE p.cell_id END AS producer_side,
         CASE WHEN same_loop THEN NULL ELSE c.cell_id END AS consumer_side
     FROM apart a
-    LEFT JOIN cell common ON common.cell_id = a.p_chain[a.shared]
-    LEFT JOIN cell p ON p.cell_id = a.p_chain[a.shared + 1]
-    LEFT JOIN cell c ON c.cell_id = a.c_chain[a.shared + 1]
+    LEFT JOIN cell common ON common.cell_id = a.common_id
+    LEFT JOIN cell p ON p.cell_id = a.p_id
+    LEFT JOIN cell c ON c.cell_id = a.c_id
 )
 FROM near
 UNION ALL

@@ -1,3 +1,8 @@
+-- process: who ran anything, numbered by role and id.
+CREATE TEMP TABLE process AS
+SELECT row_number() OVER (ORDER BY process::VARCHAR, pid)::INTEGER AS process_id, process::VARCHAR AS process, pid
+FROM (SELECT DISTINCT process, pid FROM read_parquet(getvariable('spans')));
+
 -- raw: one row per invocation below the root, seq is program order (start order in a native run).
 CREATE TEMP TABLE raw AS
 SELECT
@@ -11,10 +16,10 @@ SELECT
     s.cpu_ns,
     s.threads,
     s.status = 'ok' AS ok,
-    dense_rank() OVER (ORDER BY s.process::VARCHAR, s.pid)::INTEGER AS process_id,
-    s.row_start IS NULL AS whole
+    o.process_id
 FROM read_parquet(getvariable('spans')) s
 JOIN path p ON p.path = s.path::VARCHAR
+JOIN process o ON o.process = s.process::VARCHAR AND o.pid = s.pid
 WHERE s.kind <> 'foreign';
 
 -- root: calls of the root that finished; idx counts them per process.

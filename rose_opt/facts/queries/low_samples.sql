@@ -1,8 +1,8 @@
 -- Maximal runs of adjacent samples below the threshold, longest first, with the leaf node that runs
 -- longest during each.
 WITH flagged AS (
-    SELECT device, start_ns, end_ns, ppm, ppm < getvariable('low_ppm') AS low,
-        ppm < getvariable('low_ppm') IS DISTINCT FROM lag(ppm < getvariable('low_ppm')) OVER w
+    SELECT device, start_ns, end_ns, level, level < getvariable('low_level') AS low,
+        level < getvariable('low_level') IS DISTINCT FROM lag(level < getvariable('low_level')) OVER w
             OR start_ns > lag(end_ns) OVER w + getvariable('sample_ns') AS flip
     FROM sample
     WINDOW w AS (PARTITION BY device ORDER BY start_ns)
@@ -13,7 +13,7 @@ island AS (
 ),
 low AS (
     SELECT device, run, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
-        sum(ppm::HUGEINT * (end_ns - start_ns))::DOUBLE / sum(end_ns - start_ns)::DOUBLE / 1e6 AS activity
+        sum(level::HUGEINT * (end_ns - start_ns))::DOUBLE / sum(end_ns - start_ns)::DOUBLE / 1e4 AS activity
     FROM island
     WHERE low
     GROUP BY device, run

@@ -16,7 +16,8 @@ SELECT
     max(count) AS count_high,
     sum(CASE WHEN kind = 'exec' THEN 1 WHEN kind = 'iteration' THEN (status = 'ok')::INTEGER ELSE count END)::BIGINT
         AS bodies,
-    list_sort(list(DISTINCT structure::VARCHAR) FILTER (structure IS NOT NULL)) AS structures
+    list_sort(list(DISTINCT structure::VARCHAR) FILTER (structure IS NOT NULL AND row_start IS NULL))
+        AS structures
 FROM read_parquet(getvariable('spans'))
 WHERE kind <> 'foreign' AND (path = getvariable('root') OR starts_with(path, getvariable('root') || '/'))
 GROUP BY path;

@@ -1,1 +1,1 @@
-SELECT DISTINCT process_id FROM raw ORDER BY process_id;
+SELECT process_id FROM process ORDER BY process_id;

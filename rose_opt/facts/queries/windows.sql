@@ -8,20 +8,20 @@ WITH leaf AS (
     WHERE s.used
 ),
 opened AS (
-    SELECT l.*, coalesce(a.busy + a.ppm * (least(l.start_ns, a.end_ns) - a.start_ns), 0) AS busy_0,
+    SELECT l.*, coalesce(a.busy + a.level * (least(l.start_ns, a.end_ns) - a.start_ns), 0) AS busy_0,
         coalesce(a.covered + least(l.start_ns, a.end_ns) - a.start_ns, 0) AS covered_0
     FROM leaf l
     ASOF LEFT JOIN sample a ON a.device = l.device AND a.start_ns <= l.start_ns
 ),
 closed AS (
     SELECT o.path_id, o.end_ns - o.start_ns AS duration_ns,
-        coalesce(a.busy + a.ppm * (least(o.end_ns, a.end_ns) - a.start_ns), 0) - o.busy_0 AS busy,
+        coalesce(a.busy + a.level * (least(o.end_ns, a.end_ns) - a.start_ns), 0) - o.busy_0 AS busy,
         coalesce(a.covered + least(o.end_ns, a.end_ns) - a.start_ns, 0) - o.covered_0 AS covered
     FROM opened o
     ASOF LEFT JOIN sample a ON a.device = o.device AND a.start_ns <= o.end_ns
 )
 SELECT path_id, count(*) AS count, sum(duration_ns)::BIGINT AS duration_ns, sum(covered)::BIGINT AS covered_ns,
-    (sum(busy)::DOUBLE / nullif(sum(covered), 0)::DOUBLE) / 1e6 AS activity
+    (sum(busy)::DOUBLE / nullif(sum(covered), 0)::DOUBLE) / 1e4 AS activity
 FROM closed
 GROUP BY path_id
 ORDER BY path_id;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,11 @@ from rose_trace.schema import SCHEMA_VERSION, TABLES
 START_NS = 1_700_000_000_000_000_000
 NONE_JSON = '["none",[],"",[]]'
 TENSOR_JSON = '["leaf","tensor","float32",[4]]'
+
+
+def tensor_json(shape: Sequence[int]) -> str:
+    """Structure of a result that is one tensor."""
+    return json.dumps(["leaf", "tensor", "float32", list(shape)], separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class Recording:
         row["cpu_ns"] = round((row["end_ns"] - row["start_ns"]) * cores)
 
     @contextlib.contextmanager
-    def iteration(self, name: str = "iteration", **columns: Any) -> Iterator[None]:
+    def iteration(self, name: str = "iteration", **columns: Any) -> Generator[None]:
         self._indices.append(self._roots)
         self._roots += 1
         row = self._open("iteration", name, {}, **columns)
@@ -119,8 +124,8 @@ class Recording:
         self._close(row)
 
     @contextlib.contextmanager
-    def composite(self, name: str, **declared: Any) -> Iterator[dict[str, Any]]:
-        row = self._open("exec", name, _declared(name, declared))
+    def composite(self, name: str, rows: bool = False) -> Generator[dict[str, Any]]:
+        row = self._open("exec", name, _declared(name, rows=rows))
         yield row
         self._close(row)
 
@@ -133,10 +138,18 @@ class Recording:
         shape: tuple[int, ...] = (4,),
         cores: float = 1.0,
         columns: dict[str, Any] | None = None,
-        **declared: Any,
+        reads: str | Sequence[str] = (),
+        updates: str | Sequence[str] = (),
+        refreshes: str | Sequence[str] = (),
+        pure: bool = False,
+        rows: bool = False,
     ) -> Value:
         row = self._open(
-            "exec", name, _declared(name, declared), structure=TENSOR_JSON, **columns or {}
+            "exec",
+            name,
+            _declared(name, reads, updates, refreshes, pure, rows),
+            structure=tensor_json(shape),
+            **columns or {},
         )
         row["inputs"] = [value.row(slot) for slot, value in enumerate(inputs)]
         values = [
@@ -187,23 +200,33 @@ class Recording:
 
 
 def _write(path: Path, table: str, rows: Sequence[dict[str, Any]], info: TraceInfo) -> None:
-    schema = TABLES[table].with_metadata({METADATA_KEY: info.to_json().encode()})
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
+    schema: Any = TABLES[table]
+    schema = schema.with_metadata({METADATA_KEY: info.to_json().encode()})
+    rows_table = pa.Table.from_pylist(list(rows), schema=schema)
+    pq.write_table(rows_table, path)  # pyright: ignore[reportUnknownMemberType]
 
 
-def _declared(name: str, declared: dict[str, Any]) -> dict[str, Any]:
+def _declared(
+    name: str,
+    reads: str | Sequence[str] = (),
+    updates: str | Sequence[str] = (),
+    refreshes: str | Sequence[str] = (),
+    pure: bool = False,
+    rows: bool = False,
+) -> dict[str, Any]:
     component = name.partition(".")[0] if "." in name else None
+    simulator = component is not None and component.startswith("sim")
     return {
-        "reads": _words(declared.get("reads", ())),
-        "updates": _words(declared.get("updates", ())),
-        "refreshes": _words(declared.get("refreshes", ())),
-        "pure": declared.get("pure", False),
-        "rows": declared.get("rows", False),
+        "reads": _words(reads),
+        "updates": _words(updates),
+        "refreshes": _words(refreshes),
+        "pure": pure,
+        "rows": rows,
         "component": None if component is None else f"program:{component.title()}",
-        "batch_states": ["episode"] if component and component.startswith("sim") else [],
-        "shardable": bool(component and component.startswith("sim")),
+        "batch_states": ["episode"] if simulator else [],
+        "shardable": simulator,
     }
 
 
-def _words(names: str | Iterable[str]) -> list[str]:
+def _words(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from tests.rose_opt.facts.factory import TENSOR_JSON, Recording, Value
 
 
@@ -25,14 +27,15 @@ def ppo(
         learn_from: ``epoch`` (learning e uses epoch e) or ``all`` (it uses all epochs).
         draws: Whether ``sim.reset`` draws start states from a carried generator.
     """
-    updates = ["np_random"] if draws else []
+    updates = ["episode"] if reset == "updates" else ["np_random"] if draws else []
+    refreshes = ["episode"] if reset == "refreshes" else []
     for _ in range(iterations):
         with recording.iteration():
             recorded: list[list[Value]] = []
             for _ in recording.loop("rollout", epochs):
-                declared = {reset: ["episode"]}
-                declared["updates"] = declared.get("updates", []) + updates
-                obs = recording.node("sim.reset", ns=50, rows=True, **declared)
+                obs = recording.node(
+                    "sim.reset", ns=50, rows=True, updates=updates, refreshes=refreshes
+                )
                 kept: list[Value] = []
                 for _ in recording.loop("interact", steps, carry=TENSOR_JSON):
                     with recording.composite("policy.act", rows=True) as act:
@@ -43,15 +46,13 @@ def ppo(
                         action = recording.node(
                             "policy.denoise", prefix, ns=100, reads="weights", rows=True
                         )
-                    obs = recording.node(
-                        "sim.step", action, ns=600, cores=1.0, updates="episode", rows=True
-                    )
+                    obs = recording.node("sim.step", action, ns=600, updates="episode", rows=True)
                     kept += [action, obs]
                     recording.now_ns += 10
                 recording.node("policy.value", obs, ns=100, reads="weights", rows=True)
                 recorded.append(kept)
             for epoch in recording.loop("learn", epochs):
-                used = recorded[epoch] if learn_from == "epoch" else sum(recorded, [])
+                used = recorded[epoch] if learn_from == "epoch" else chain(*recorded)
                 recording.node("trainer.update", *used, ns=1_000, cores=2.0, updates="weights")
             weights = recording.node("trainer.weights", ns=20, reads="weights")
             recording.node("policy.load", weights, ns=30, refreshes="weights", outputs=0)

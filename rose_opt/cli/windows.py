@@ -1,0 +1,107 @@
+"""``rose-opt windows``: where the device idles while the program waits for one node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rose_opt.cli.refusal import Format, refusing
+from rose_opt.facts import Facts, FactsError, FactsSettings, LowActivityWindow, build_facts
+from rose_opt.facts.windows import MIN_WINDOW_FRACTION, MIN_WINDOW_NS
+from rose_trace.parquet import TraceError
+
+
+def windows(
+    trace: Annotated[Path, typer.Argument(help="Recorded trace, e.g. trace.parquet.")],
+    format: Annotated[Format, typer.Option(help="How to print.")] = Format.TEXT,
+    min_window_ns: Annotated[
+        int, typer.Option(min=0, help="Shortest window per iteration, tau_a [ns].")
+    ] = MIN_WINDOW_NS,
+    min_window_fraction: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Shortest window as part of the iteration, tau_r; passing either is enough.",
+        ),
+    ] = MIN_WINDOW_FRACTION,
+    source: Annotated[
+        str | None, typer.Option(help="Activity source; by default the best one recorded.")
+    ] = None,
+    allow_incomplete: Annotated[
+        bool, typer.Option("--allow-incomplete", help="Use a trace that lost rows.")
+    ] = False,
+) -> None:
+    """Rank the nodes during which the device has the most to give."""
+    settings = FactsSettings(
+        source=source,
+        min_window_ns=min_window_ns,
+        min_window_fraction=min_window_fraction,
+        allow_incomplete=allow_incomplete,
+    )
+    with refusing(FactsError, TraceError):
+        facts = build_facts(trace, settings)
+    if format is Format.JSON:
+        typer.echo(json.dumps(_data(facts), indent=2))
+    else:
+        _print(facts)
+
+
+def _data(facts: Facts) -> dict[str, Any]:
+    return {
+        "iteration": asdict(facts.iteration),
+        "activity": None if facts.activity is None else asdict(facts.activity),
+        "windows": [asdict(window) for window in facts.windows],
+        "sample_windows": [asdict(window) for window in facts.sample_windows],
+    }
+
+
+def _print(facts: Facts) -> None:
+    console = Console(soft_wrap=True)
+    iteration, activity = facts.iteration, facts.activity
+    console.print(
+        f"iteration {_ms(iteration.iteration_ns)} ms, of which {_ms(iteration.glue_ns)} ms glue "
+        f"(median of {iteration.used})"
+    )
+    if activity is None:
+        console.print("No activity samples beside the trace: record with an activity source.")
+        return
+    console.print(
+        f"activity: {activity.meaning}, from {activity.source} on {', '.join(activity.devices)} "
+        f"every {_ms(activity.resolution_ns)} ms{' (estimate)' if activity.estimate else ''}"
+    )
+    table = Table("rank", "node", "ms/iteration", "calls", "ms/call", "activity", "idle ms", "note")
+    for column in table.columns[2:7]:
+        column.justify = "right"
+    for window in facts.windows:
+        table.add_row(*_row(window))
+    console.print(table)
+    if any(not window.resolved and window.sm_activity is not None for window in facts.windows):
+        console.print(
+            "~ calls are shorter than the source resolves: their activity is mixed with that of "
+            "their neighbours."
+        )
+
+
+def _row(window: LowActivityWindow) -> tuple[str, ...]:
+    known = window.sm_activity is not None
+    return (
+        "-" if window.rank is None else str(window.rank),
+        window.target,
+        _ms(window.total_ns),
+        f"{window.calls:g}",
+        _ms(window.mean_ns),
+        f"{'' if window.resolved else '~'}{window.sm_activity:.0%}" if known else "-",
+        _ms(window.score) if known else "-",
+        window.refused or ("below 50%" if window.tier == 0 else "below 80%"),
+    )
+
+
+def _ms(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e6:.3f}"
