@@ -1,5 +1,7 @@
 """Rose, tracing: decorate functions, record what ran, which data and state each call used."""
 
+import os as _os
+
 from rose_trace.component import component, program
 from rose_trace.frames import current_rows
 from rose_trace.loop import iteration, iterations, loop
@@ -18,3 +20,8 @@ __all__ = [
     "program",
     "record",
 ]
+
+if _os.environ.get("ROSE_PLAN"):  # the executor is found by name: nothing here depends on it
+    import importlib as _importlib
+
+    _importlib.import_module("rose_exec.environment").install()

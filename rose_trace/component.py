@@ -190,6 +190,47 @@ def construct_natively(instance: Instance, component: Any) -> None:
     type(component).__init__.__wrapped__(component, *instance.args, **instance.kwargs)  # type: ignore[attr-defined]
 
 
+def rebuild(instance: Instance, shard: int = 0, shards: int = 1) -> Any:
+    """Build a component again from its recorded constructor call, whole or as one shard.
+
+    Args:
+        instance: The recorded construction.
+        shard: Index of the shard.
+        shards: Number of shards, 1 for the whole component.
+
+    Returns:
+        The new component; it has the name of the recorded one.
+    """
+    args, kwargs = instance.args, instance.kwargs
+    if shards > 1:
+        args, kwargs = shard_arguments(instance, shard, shards)
+    copy: Any = object.__new__(instance.cls)
+    own = Instance(instance.name, instance.cls, instance.declared, args, kwargs)
+    object.__setattr__(copy, "_rose_instance", own)
+    construct_natively(own, copy)
+    return copy
+
+
+def shard_arguments(
+    instance: Instance, shard: int, shards: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Constructor arguments of one shard, from the class's ``shard`` method.
+
+    Raises:
+        TypeError: If there is no ``shard`` method, or it returns neither a tuple nor a dict.
+    """
+    make: Any = getattr(instance.cls, "shard", None)
+    made: Any = None if make is None else make(shard, shards, *instance.args, **instance.kwargs)
+    if isinstance(made, dict):
+        return (), made  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(made, tuple):
+        return made, {}  # pyright: ignore[reportUnknownVariableType]
+    raise TypeError(
+        f"{instance.declared.key}.shard: expected a classmethod that returns a tuple of arguments or a dict "
+        f"of keyword arguments, got {type(made).__name__}. Return what the constructor takes."
+    )
+
+
 def _intercept_attributes(target: type) -> None:
     """Route missing attributes of a component that lives in a worker to the resolver."""
     original = getattr(target, "__getattr__", None)

@@ -395,6 +395,8 @@ def _array_identity(array: Any) -> tuple[Identity, int]:
         return _watched(base), 0 if array is base else _address(array) - _address(base)
     if _kind(class_of(parent)) is _tensor:  # made by Tensor.numpy(): the tensor's storage
         return _tensor_identity(parent), _address(array) - parent.untyped_storage().data_ptr()
+    if class_of(parent) is memoryview:
+        parent = parent.obj
     try:
         return _watched(parent), _address(array)
     except TypeError:

@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -225,13 +225,22 @@ def read_table(table: str, path: str | Path) -> pyarrow.Table:
         ) from error
 
 
-def write_table(table: str, path: str | Path, rows: pyarrow.Table) -> Path:
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """The schema with strings in place of dictionaries, as rows from Python have them."""
+    return pa.schema(
+        [f.with_type(pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema]
+    )
+
+
+def write_table(
+    table: str, path: str | Path, rows: pyarrow.Table | Sequence[Mapping[str, Any]]
+) -> Path:
     """Write a table that belongs to a trace, e.g. the probes of its nodes.
 
     Args:
         table: ``probes`` or ``activity``.
         path: The spans file of the trace.
-        rows: The rows, with the columns of that table.
+        rows: The rows, with the columns of that table; a table or one mapping per row.
 
     Returns:
         The file beside the trace.
@@ -243,6 +252,8 @@ def write_table(table: str, path: str | Path, rows: pyarrow.Table) -> Path:
     where = beside(Path(path), table)
     expected = TABLES[table]
     try:
+        if not isinstance(rows, pa.Table):
+            rows = pa.Table.from_pylist(list(rows), schema=_plain(expected))
         cast = rows.select(expected.names).cast(expected)
     except (KeyError, pa.ArrowException) as error:
         raise TraceError(

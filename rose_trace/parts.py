@@ -51,6 +51,7 @@ class PartFile:
         self.rows = {"spans": 0, "activity": 0}
         self._opened = read_clocks()
         self._streams: dict[str, Any] = {}
+        pa.array([0])  # imports pandas where there is one: now, not in the middle or at the end
         role = re.sub(r"[^A-Za-z0-9.]+", "_", process).strip("_") or "process"
         self._stem = f"{role}-{self.pid}-{self._opened[0]}"
 
