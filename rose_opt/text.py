@@ -53,6 +53,10 @@ def node_text(node: GraphNode, kind: object = "") -> str:
     words += [str(access) for access in node.accesses.accesses]
     if node.accesses.opaque:
         words.append("opaque")
+    if node.is_loop and node.accesses.rows is not None:
+        words.append(f"rows={node.accesses.rows.start}..{node.accesses.rows.stop}")
+    if node.beside:
+        words.append(f"beside {', '.join(node.beside)}")
     return " ".join(word for word in words if word)
 
 

@@ -1,0 +1,222 @@
+"""Turns one call of a node into tasks: which worker, which rows, which threads, and its deferred result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rose_exec.native import Native
+from rose_exec.placement import INLINE, Home, Placement
+from rose_exec.readiness import MAIN, Position
+from rose_exec.refs import Deferred, Output, Result, concrete, describe, value_of
+from rose_exec.scope import Outputs, Scope
+from rose_exec.split import merge_trees, slice_arguments
+from rose_exec.tasks import Task, Tasks, with_rows
+from rose_exec.workers import Job
+from rose_opt.plan import Plan, PlanNode, PlanRefused, subtree_accesses
+from rose_trace import pytree
+from rose_trace.component import Instance
+from rose_trace.legality import AccessSet, RowRange
+from rose_trace.node import ExecutionNode
+from rose_trace.pytree import Structure
+
+
+class _Target(NamedTuple):
+    """Where one fragment of a call runs."""
+
+    worker: str
+    resident: str
+    rows: RowRange | None
+    group: int
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a node from glue code.
+
+    Attributes:
+        here: The body that makes the call.
+        node: The node.
+        instance: Its component, if it is a method.
+        path: Node path.
+        name: Name with the component.
+        position: Place in the native program order.
+        ordinal: Number of this call among the body's calls of the node.
+    """
+
+    here: Scope
+    node: ExecutionNode
+    instance: Instance | None
+    path: str
+    name: str
+    position: Position
+    ordinal: int
+
+
+class Calls:
+    """The calls of a session.
+
+    Args:
+        plan: A verified plan.
+        placement: Workers and homes.
+        tasks: Tasks in flight.
+        accesses_of: Accesses of a planned leaf in the running code.
+        native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        placement: Placement,
+        tasks: Tasks,
+        accesses_of: Callable[[PlanNode], AccessSet],
+        native_threads: int | None,
+    ) -> None:
+        self._plan = plan
+        self._placement = placement
+        self._tasks = tasks
+        self._accesses_of = accesses_of
+        self._native_threads = native_threads
+        self._nodes = {node.path: node for node in plan.nodes}
+        self._threads = {(item.path, item.grouped): item.threads for item in plan.threads}
+        self._batches = frozenset(plan.rows.values())
+        self.structures = {
+            n.path: Structure.from_json(n.structure) for n in plan.nodes if n.structure
+        }
+        """Recorded structure of each node's result, by path; absent where it varied."""
+
+    @functools.cache  # noqa: B019  (one per session)
+    def reserved(self, path: str) -> AccessSet:
+        """What anything below `path` may touch: the reservation of a branch."""
+        return subtree_accesses(self._plan, path, self._accesses_of)
+
+    def whole(self, planned: PlanNode) -> bool:
+        """Whether a composite runs whole: all that it calls lives with its own component."""
+        below = self._plan.subtree(planned.path)
+        return bool(planned.component) and all(n.component == planned.component for n in below)
+
+    def _access(self, call: Call) -> AccessSet:
+        planned = self._nodes.get(call.path)
+        if planned is None:
+            return call.node.accesses(call.instance)
+        return self.reserved(planned.path) if planned.composite else self._accesses_of(planned)
+
+    def dispatch(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Turn a call into one task, or into one per shard of its component."""
+        targets = self._targets(call, args)
+        whole = RowRange(0, sum(len(t.rows) for t in targets if t.rows is not None))
+        results: list[Result] = []
+        trees: list[Any] = []
+        for target in targets:
+            part_args, part_kwargs = args, kwargs
+            if len(targets) > 1 and target.rows is not None:
+                part_args, part_kwargs = slice_arguments(
+                    call.node, args, kwargs, whole.stop, target.rows, self._tasks.wait
+                )
+            task = self._task(call, target, len(targets), part_args, part_kwargs)
+            result = self._tasks.submit(task, target.worker)
+            results.append(result)
+            if task.expected is not None:
+                trees.append(self._outputs(task.expected, result))
+        if call.here.waits or len(trees) < len(results):
+            trees = [self._tasks.concrete(result) for result in results]
+        if len(trees) == 1:
+            return trees[0]
+        ranges = [target.rows for target in targets if target.rows is not None]
+        return merge_trees(call.path, trees, ranges, self._tasks.wait)
+
+    def _task(
+        self,
+        call: Call,
+        target: _Target,
+        fragments: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Task:
+        here, path = call.here, call.path
+        given = args if call.instance is None else args[1:]
+        leaves, arguments = pytree.flatten((plain(given), plain(kwargs)), describe)
+        frame = replace(
+            here.frame,
+            calls={call.name: call.ordinal},
+            group=target.group,
+            groups=max(fragments, here.frame.groups),
+            rows=target.rows,
+        )
+        job = Job(
+            path,
+            call.node.entry.__name__,
+            target.resident,
+            arguments,
+            (),
+            frame,
+            replace(self._access(call), rows=target.rows),
+            self._threads.get((path, here.rows is not None), self._native_threads),
+            function=None if target.resident else call.node.entry,
+        )
+        expected = self.structures.get(path)
+        if expected is not None and target.rows is not None:
+            expected = with_rows(expected, self._batches, len(target.rows))
+        cores = self._plan.core_demand.get(path, 1.0)
+        values = [value_of(leaf) for leaf in leaves]
+        return Task(job, values, call.position, here.strand, cores, expected, here.waits)
+
+    def _targets(self, call: Call, args: tuple[Any, ...]) -> list[_Target]:
+        here = call.here
+        if call.instance is None:
+            return [_Target(INLINE, "", here.rows, here.frame.group)]
+        home = self._home(call.instance, args[0])
+        if home.shards > 1 and here.rows is None:
+            ranges = home.ranges(self._batch(call.path))
+            pairs = zip(home.residents, ranges, strict=True)
+            return [_Target(w, r, rows, k) for k, ((w, r), rows) in enumerate(pairs)]
+        worker, resident = home.residents[here.frame.group if home.shards > 1 else 0]
+        return [_Target(worker, resident, here.rows, here.frame.group)]
+
+    def _home(self, instance: Instance, component: Any) -> Home:
+        return self._placement.home_of(instance) or self._placement.adopt(instance, component)
+
+    def _batch(self, path: str) -> int:
+        if len(self._batches) != 1:
+            raise PlanRefused(
+                f"{path}: expected one batch size for a sharded component, got "
+                f"{sorted(self._batches)}. Plan again."
+            )
+        return next(iter(self._batches))
+
+    def _outputs(self, expected: Structure, result: Result) -> Any:
+        """The deferred result, in the recorded structure."""
+        leaves: Sequence[Any] = [
+            Deferred(Output(result, index), leaf, self._tasks.wait)
+            for index, leaf in enumerate(expected.leaves())
+        ]
+        return pytree.unflatten(expected, iter(leaves))
+
+    def in_caller(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Coroutines and generators run in the caller's thread, after everything earlier.
+
+        Raises:
+            PlanRefused: If the plan moves them.
+        """
+        if call.here.strand != MAIN:
+            raise PlanRefused(
+                f"{call.path}: expected only plain functions inside a loop that the plan moves, got a "
+                "coroutine or generator. Make it a plain function, or drop the transform."
+            )
+        self._tasks.wait_all()
+        if call.instance is not None and self._home(call.instance, args[0]).remote:
+            raise PlanRefused(
+                f"{call.path}: expected a plain method on a component that lives in a worker, got a "
+                "coroutine or generator. Make it plain, or keep the component in the program's process."
+            )
+        plain_args, plain_kwargs = (pytree.map_leaves(concrete, plain(x)) for x in (args, kwargs))
+        return Native().invoke(call.node, plain_args, plain_kwargs)
+
+
+def plain(tree: Any) -> Any:
+    """The same value with the lazy outputs of loops as lists."""
+    return pytree.map_leaves(
+        lambda leaf: [plain(item) for item in leaf] if type(leaf) is Outputs else leaf, tree
+    )

@@ -1,0 +1,373 @@
+"""Runs the program in program order and turns its invocations into tasks.
+
+The driver is the resolver of a replay. Glue code runs where the program runs it (in the caller's thread,
+or in a branch of its own where the plan splits or moves a loop); invocations become tasks whose results
+are deferred. `readiness.py` decides when a task may start, `tasks.py` performs its commands.
+
+Paper: §4.2 "Execution", App. A.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rose_exec.calls import Call, Calls, plain
+from rose_exec.glue import waits_for_errors
+from rose_exec.native import Native, Running, running
+from rose_exec.placement import Placement
+from rose_exec.readiness import MAIN, Position, StrandId
+from rose_exec.recording import recorded
+from rose_exec.refs import Cancelled, concrete
+from rose_exec.scope import Outputs, Scope, inside, scope
+from rose_exec.split import merge_trees, slice_tree
+from rose_exec.tasks import Tasks
+from rose_exec.workers import ProcessWorker
+from rose_opt.plan import Plan, PlanNode
+from rose_trace import pytree
+from rose_trace.component import Instance
+from rose_trace.frames import Frame
+from rose_trace.legality import AccessSet, partition
+from rose_trace.loop import LoopNode
+from rose_trace.node import ExecutionNode
+
+AnyLoop = LoopNode[Any, Any, Any]
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A strand of control flow in a thread of its own."""
+
+    thread: threading.Thread
+    outputs: list[Any] = field(default_factory=list[Any])
+    carry: Any = None
+    finished: bool = False
+
+
+class Driver:
+    """The resolver of a replay session.
+
+    Args:
+        plan: A verified plan.
+        placement: Workers and homes.
+        accesses_of: Accesses of a planned leaf in the running code.
+        native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        placement: Placement,
+        accesses_of: Callable[[PlanNode], AccessSet],
+        native_threads: int | None,
+    ) -> None:
+        self._plan = plan
+        self._placement = placement
+        self._native = Native()
+        self._nodes = {node.path: node for node in plan.nodes}
+        self._splits = plan.splits()
+        self._branched = {beside for _, beside in plan.rewires()}
+        self._tasks = Tasks(placement, plan.cores)
+        self._calls = Calls(plan, placement, self._tasks, accesses_of, native_threads)
+        self._strands = itertools.count(MAIN + 1)
+        self._branches: list[_Branch] = []
+        self._sequence = itertools.count()
+        self._iterations = itertools.count()
+        self.before_iteration: Callable[[], None] = lambda: None
+        """Called before each RL iteration, outside any task."""
+        self.serial = False
+        """Whether everything runs in program order, on the same components: the fallback."""
+
+    # Resolver -----------------------------------------------------------------------------------
+
+    def invoke(self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call of a node: a task, or native where it is part of one."""
+        here = scope.get()
+        if running.get() is not None:
+            return self._native.invoke(node, args, kwargs)
+        if here is None:
+            return self._root(None, True, lambda: self.invoke(node, args, kwargs))
+        instance = node.instance_of(args)
+        name = node.full_name(instance)
+        path = here.frame.child_path(name)
+        planned = self._nodes.get(path)
+        position, ordinal = here.next_position(), here.frame.next_ordinal(name)
+        call = Call(here, node, instance, path, name, position, ordinal)
+        if node.is_async or node.is_generator:
+            return self._calls.in_caller(call, args, kwargs)
+        if planned is not None and planned.composite and not self._calls.whole(planned):
+            return self._open(call, args, kwargs)
+        return self._calls.dispatch(call, args, kwargs)
+
+    def run_loop(self, loop: AnyLoop, carry: Any, items: Iterable[Any]) -> tuple[Any, Any]:
+        """One call of a loop: in place, split into groups, or in a branch of its own."""
+        here = scope.get()
+        if running.get() is not None:
+            return self._native.run_loop(loop, carry, items)
+        if here is None:
+            return self._root(None, True, lambda: self.run_loop(loop, carry, items))
+        path = here.frame.child_path(loop.full_name(loop.instance))
+        position = here.next_position()
+        if not self.serial:
+            if path in self._splits and here.rows is None:
+                return self._split(here, position, path, loop, carry, items)
+            if path in self._branched and not here.waits:
+                return self._branch_off(here, position, path, loop, carry, items)
+        outputs: list[Any] = []
+        bodies = self._bodies(here, position, loop, carry, items)
+        for carry, output in bodies:  # noqa: B007  (the last carry is the result)
+            outputs.append(output)
+        self._tasks.advance(here.strand, here.frontier)
+        return carry, outputs
+
+    def run_iteration(
+        self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One RL iteration; returns when everything it started has finished."""
+        if running.get() is not None or scope.get() is not None:
+            return self._native.run_iteration(node, args, kwargs)
+        self.before_iteration()
+        waits = waits_for_errors(node.entry)
+        return self._root(node, waits, lambda: node.entry(*args, **kwargs))
+
+    def iterate(self, name: str, items: Iterable[Any]) -> Iterator[Any]:
+        """A traced loop that cannot be rewritten: its body runs in place."""
+        here = scope.get()
+        if running.get() is not None or here is None:
+            yield from self._native.iterate(name, items)
+            return
+        position = here.next_position()
+        frame = replace(here.frame, path=here.frame.child_path(name), calls={})
+        child = Scope(here.strand, position, frame, here.waits)
+        for item in self._numbered(child, items):
+            mark = scope.set(child)
+            try:
+                yield item
+            finally:
+                scope.reset(mark)
+        self._tasks.advance(here.strand, here.frontier)
+
+    def construct(
+        self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Build a component where the plan wants it."""
+        mark = running.set(Running(instance.name, AccessSet(opaque=True)))
+        try:
+            self._placement.construct(instance, component)
+        finally:
+            running.reset(mark)
+
+    def attribute(self, instance: Instance, component: Any, name: str) -> Any:
+        """Read a plain attribute of a component that lives in a worker, after everything earlier.
+
+        Raises:
+            AttributeError: If it has none, or none that can be copied.
+        """
+        home = self._placement.home_of(instance)
+        if home is None or not home.remote:
+            raise AttributeError(f"{type(component).__name__!r} object has no attribute {name!r}")
+        self._tasks.wait_all()
+        found: list[Any] = []
+        for worker, resident in home.residents:
+            host = self._placement.workers[worker]
+            assert isinstance(host, ProcessWorker)
+            found.append(host.attribute(resident, name).result())
+        if any(value != found[0] for value in found[1:]):
+            raise AttributeError(
+                f"{instance.name}.{name}: expected one value, got {found} from its shards. Decorate the "
+                "method that uses it with @rose.node."
+            )
+        return found[0]
+
+    # Glue ---------------------------------------------------------------------------------------
+
+    def _root(self, node: ExecutionNode | None, waits: bool, body: Callable[[], Any]) -> Any:
+        """Run glue code that nothing encloses, to its very end.
+
+        Raises:
+            BaseException: What was raised first in program order.
+        """
+        with contextlib.ExitStack() as stack:
+            frame = Frame() if node is None else stack.enter_context(recorded(node, None, None))
+            if node is not None and not frame.iteration:
+                frame.iteration = (next(self._iterations),)
+            here = Scope(MAIN, (next(self._sequence),), frame, waits or self.serial)
+            stack.enter_context(inside(here))
+            result: Any = None
+            try:
+                result = plain(body())
+            except Cancelled:
+                pass
+            except BaseException as error:
+                self._tasks.fail(here.frontier, error)
+            for branch in self._branches:
+                branch.thread.join()
+            self._branches.clear()
+            self._tasks.wait_all()
+            error = self._tasks.first_error()
+            if error is not None:
+                self.serial = True
+                raise error
+            return pytree.map_leaves(concrete, result)
+
+    def _open(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a composite's body as glue, so that its children are scheduled one by one."""
+        here = call.here
+        here.frame.calls[call.name] -= 1  # the recorder counts this call itself
+        with recorded(call.node, call.instance, here.frame) as frame:
+            waits = here.waits or waits_for_errors(call.node.entry)
+            with inside(Scope(here.strand, call.position, frame, waits)):
+                result = call.node.entry(*args, **kwargs)
+        self._tasks.advance(here.strand, here.frontier)
+        return result
+
+    def _numbered(self, child: Scope, items: Iterable[Any]) -> Iterator[Any]:
+        """Items of a loop; `child` is placed at each iteration in turn."""
+        position, iteration = child.prefix, child.frame.iteration
+        for index, item in enumerate(items):
+            child.prefix, child.calls = (*position, index), 0
+            child.frame.iteration = (*iteration, index)
+            child.frame.calls.clear()
+            self._tasks.advance(child.strand, child.frontier)
+            yield item
+
+    def _bodies(
+        self, here: Scope, position: Position, loop: AnyLoop, carry: Any, items: Iterable[Any]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Run a loop's body once per item; yields carry and output of each."""
+        count = len(items) if isinstance(items, Sized) else None
+        with recorded(loop, loop.instance, here.frame, count) as frame:
+            child = Scope(here.strand, position, frame, here.waits or waits_for_errors(loop.entry))
+            for item in self._numbered(child, items):
+                try:
+                    with inside(child):
+                        carry, output = loop.body(carry, item)
+                except Exception as error:
+                    if not child.waits:
+                        self._tasks.fail(child.frontier, error)
+                    raise
+                yield carry, output
+
+    def _split(
+        self,
+        here: Scope,
+        position: Position,
+        path: str,
+        loop: AnyLoop,
+        carry: Any,
+        items: Iterable[Any],
+    ) -> tuple[Any, Any]:
+        """Run the loop once per group of rows, side by side, and merge in row order.
+
+        Raises:
+            Cancelled: If something failed meanwhile.
+        """
+        wait = self._tasks.wait
+        total = self._plan.rows[path]
+        ranges = partition(total, self._splits[path])
+        counted = isinstance(items, range)
+        everything = items if counted else list(items)
+        branches: list[_Branch] = []
+        for group, rows in enumerate(ranges):
+            calls = dict(here.frame.calls)
+            frame = replace(here.frame, calls=calls, group=group, groups=len(ranges), rows=rows)
+            part = everything if counted else slice_tree(everything, total, rows, wait)
+            start = slice_tree(carry, total, rows, wait)
+            child = replace(here, frame=frame)
+            branches.append(self._start_branch(child, position, path, loop, start, part))
+        here.frame.next_ordinal(loop.full_name(loop.instance))
+        self._tasks.advance(here.strand, here.frontier)
+        for branch in branches:
+            branch.thread.join()
+        if self._tasks.stopped:
+            raise Cancelled
+        subject = f"split-spatial({path})"
+        last = merge_trees(subject, [branch.carry for branch in branches], ranges, wait)
+        rounds = zip(*(branch.outputs for branch in branches), strict=True)
+        return last, [merge_trees(subject, parts, ranges, wait) for parts in rounds]
+
+    def _branch_off(
+        self,
+        here: Scope,
+        position: Position,
+        path: str,
+        loop: AnyLoop,
+        carry: Any,
+        items: Iterable[Any],
+    ) -> tuple[Any, Any]:
+        """Run the loop in a branch of its own while the program goes on.
+
+        Raises:
+            Cancelled: If something failed meanwhile.
+        """
+        everything = items if isinstance(items, range | Outputs) else list(items)
+        recorded_carry = self._calls.structures.get(path)
+        child = replace(here, frame=replace(here.frame, calls=dict(here.frame.calls)))
+        here.frame.next_ordinal(loop.full_name(loop.instance))
+        branch = self._start_branch(child, position, path, loop, carry, everything)
+        self._tasks.advance(here.strand, here.frontier)
+        outputs = Outputs(len(everything), lambda index: self._output(branch, index))
+        if carry is None and recorded_carry is not None and recorded_carry.kind == "none":
+            return None, outputs
+        branch.thread.join()
+        if self._tasks.stopped:
+            raise Cancelled
+        return branch.carry, outputs
+
+    def _start_branch(
+        self,
+        here: Scope,
+        position: Position,
+        path: str,
+        loop: AnyLoop,
+        carry: Any,
+        items: Iterable[Any],
+    ) -> _Branch:
+        """Start a thread that runs the loop at `position`, on a strand of its own."""
+        here.strand = StrandId(next(self._strands))
+        self._tasks.open(here.strand, position, replace(self._calls.reserved(path), rows=here.rows))
+        branch = _Branch(threading.Thread())
+        branch.thread = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(self._run_branch, branch, here, position, loop, carry, items),
+            name=f"rose-branch-{here.strand}",
+            daemon=True,
+        )
+        self._branches.append(branch)
+        branch.thread.start()
+        return branch
+
+    def _run_branch(
+        self,
+        branch: _Branch,
+        here: Scope,
+        position: Position,
+        loop: AnyLoop,
+        carry: Any,
+        items: Iterable[Any],
+    ) -> None:
+        try:
+            branch.carry = carry
+            for branch.carry, output in self._bodies(here, position, loop, carry, items):
+                with self._tasks.changed:
+                    branch.outputs.append(output)
+                    self._tasks.changed.notify_all()
+        except Cancelled:
+            pass
+        except BaseException as error:
+            self._tasks.fail(position, error)
+        finally:
+            branch.finished = True
+            self._tasks.close(here.strand)
+
+    def _output(self, branch: _Branch, index: int) -> Any:
+        with self._tasks.changed:
+            self._tasks.changed.wait_for(lambda: len(branch.outputs) > index or branch.finished)
+            if len(branch.outputs) > index:
+                return branch.outputs[index]
+        raise Cancelled

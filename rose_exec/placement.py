@@ -1,0 +1,144 @@
+"""Which worker hosts which component or shard, and building them there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose_exec.workers import InlineWorker, ProcessWorker, Worker, generators
+from rose_opt.plan import Plan, PlanRefused, Resident
+from rose_trace.component import Instance, instance_of
+from rose_trace.legality import RowRange, partition
+
+INLINE = "inline"
+
+
+@dataclass(slots=True)
+class Home:
+    """Where a component lives.
+
+    Attributes:
+        residents: Worker and resident name of each shard, one entry for a whole component.
+        remote: Whether it lives in another process.
+    """
+
+    residents: list[tuple[str, str]]
+    remote: bool
+
+    @property
+    def shards(self) -> int:
+        """Number of shards, 1 for a whole component."""
+        return len(self.residents)
+
+    def ranges(self, rows: int) -> tuple[RowRange, ...]:
+        """Global rows of each shard."""
+        return partition(rows, self.shards)
+
+
+@dataclass(slots=True)
+class Placement:
+    """The workers of a session and what lives in them.
+
+    Attributes:
+        plan: The plan.
+        workers: Workers by name.
+        homes: Where each component lives, by instance name.
+    """
+
+    plan: Plan
+    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    homes: dict[str, Home] = field(default_factory=dict[str, Home])
+
+    def start(self) -> None:
+        """Start the workers; process workers come up side by side."""
+        composites = frozenset(node.key for node in self.plan.nodes if node.composite)
+        self.workers[INLINE] = InlineWorker(INLINE, composites)
+        for spec in self.plan.workers:
+            if spec.kind == "process":
+                self.workers[spec.name] = ProcessWorker(spec.name, composites)
+
+    def record(self, recorder: Any) -> None:
+        """Let the worker processes record into the trace of `recorder`, or end that with ``None``."""
+        settings = None if recorder is None else recorder.child_settings()
+        told = [w.record(settings) for w in self.workers.values() if isinstance(w, ProcessWorker)]
+        for answer in told:
+            answer.result()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers.values():
+            worker.close()
+        self.workers.clear()
+
+    def home_of(self, instance: Instance | None) -> Home | None:
+        """Where an instance lives; ``None`` for a function or a component built elsewhere."""
+        return None if instance is None else self.homes.get(instance.name)
+
+    def construct(self, instance: Instance, component: Any) -> None:
+        """Build a component where the plan wants it.
+
+        Raises:
+            PlanRefused: If it cannot be built there without changing the program.
+        """
+        hosts = self._hosts(instance.name)
+        if not hosts:
+            self._inline(instance, component)
+            return
+        for value in (*instance.args, *instance.kwargs.values()):
+            other = instance_of(value)
+            if other is not None:
+                raise PlanRefused(
+                    f"Component {instance.name}: expected constructor arguments that can be sent to a worker, got "
+                    f"component {other.name}. Pass its configuration, or name what they share as one absolute state "
+                    "and plan again."
+                )
+        before = generators.capture()
+        futures = [
+            (resident, worker.build(str(resident), instance, resident.shard, resident.shards))
+            for worker, resident in hosts
+        ]
+        for resident, future in futures:
+            drawn = generators.changed(before, future.result())
+            if drawn and resident.shards > 1:
+                raise PlanRefused(
+                    f"Component {instance.name}: expected a constructor that draws from no process-wide generator, got "
+                    f"draws from {', '.join(drawn)}, which shards cannot repeat. Seed a generator of its own."
+                )
+            if resident.shards == 1:
+                generators.restore(future.result())
+        instance.home = Home([(worker.name, str(resident)) for worker, resident in hosts], True)
+        self.homes[instance.name] = instance.home
+
+    def adopt(self, instance: Instance, component: Any) -> Home:
+        """Take in a component that was built before the replay began: whole, in this process.
+
+        Raises:
+            PlanRefused: If the plan needs more of it.
+        """
+        if self._hosts(instance.name):
+            raise PlanRefused(
+                f"Component {instance.name}: expected to be built inside rose_exec.replay, got one built earlier, and "
+                f"the plan wants it in {', '.join(w.name for w, _ in self._hosts(instance.name))}. Build the program "
+                "inside the with block, or pass build= to replay."
+            )
+        worker = self.workers[INLINE]
+        assert isinstance(worker, InlineWorker)
+        worker.adopt(instance.name, component)
+        self.homes[instance.name] = Home([(INLINE, instance.name)], False)
+        return self.homes[instance.name]
+
+    def _inline(self, instance: Instance, component: Any) -> None:
+        worker = self.workers[INLINE]
+        assert isinstance(worker, InlineWorker)
+        worker.build(instance.name, instance, component)
+        self.homes[instance.name] = Home([(INLINE, instance.name)], False)
+
+    def _hosts(self, name: str) -> list[tuple[ProcessWorker, Resident]]:
+        hosts: list[tuple[ProcessWorker, Resident]] = []
+        for spec in self.plan.workers:
+            worker = self.workers.get(spec.name)
+            if isinstance(worker, ProcessWorker):
+                hosts += [
+                    (worker, resident) for resident in spec.residents if resident.component == name
+                ]
+        return sorted(hosts, key=lambda item: item[1].shard)

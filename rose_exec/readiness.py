@@ -1,0 +1,383 @@
+"""Which task may start: a pure state machine, events in and commands out.
+
+Sequential task flow: tasks are submitted with their place in the native program order and the
+accesses they declare. A task starts when its inputs exist, every conflicting access that is earlier
+in program order has finished, no branch that is still running could submit such an access, and its
+worker and enough cores are free. A plan only changes which tasks are offered early; it cannot change
+these rules.
+
+Does not handle: time, threads, values. `driver.py` performs the commands.
+
+Paper: §4.2 "Execution", App. A.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NewType
+
+from rose_trace.legality import AccessSet, first_conflict
+
+Position = tuple[int, ...]
+"""Place in the native program order; the fragments of one split invocation share it."""
+
+TaskId = NewType("TaskId", int)
+StrandId = NewType("StrandId", int)
+
+MAIN = StrandId(0)
+"""The strand that runs the program itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One invocation that is to run.
+
+    Attributes:
+        id: Unique id, increasing in submission order.
+        position: Place in the native program order.
+        strand: Branch that submits it.
+        access: What it may touch.
+        inputs: Tasks whose results it needs.
+        worker: Worker that runs it.
+        cores: CPU cores it occupies.
+        path: Node path, for messages.
+    """
+
+    id: TaskId
+    position: Position
+    strand: StrandId
+    access: AccessSet
+    inputs: frozenset[TaskId]
+    worker: str
+    cores: float = 1.0
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Command: run the task now on its worker."""
+
+    id: TaskId
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Command: the task will never run."""
+
+    id: TaskId
+
+
+Command = Start | Cancel
+
+
+class OrderViolation(RuntimeError):
+    """A task came too late: something that must follow it has already started."""
+
+
+@dataclass(slots=True)
+class _Task:
+    submission: Submission
+    pending: set[TaskId] = field(default_factory=set[TaskId])
+    successors: list[TaskId] = field(default_factory=list[TaskId])
+    blockers: set[StrandId] = field(default_factory=set[StrandId])
+    started: bool = False
+
+    @property
+    def free(self) -> bool:
+        return not self.pending and not self.blockers
+
+
+@dataclass(slots=True)
+class _Strand:
+    frontier: Position
+    reservation: AccessSet
+    blocked: set[TaskId] = field(default_factory=set[TaskId])
+
+
+class Readiness:
+    """The state machine.
+
+    Args:
+        workers: Names of the workers; each runs one task at a time.
+        cores: Cores the tasks may occupy together; 0 for no limit.
+    """
+
+    def __init__(self, workers: Iterable[str], cores: float = 0.0) -> None:
+        self._busy: dict[str, TaskId | None] = dict.fromkeys(workers)
+        self._capacity = cores
+        self._used = 0.0
+        self._tasks: dict[TaskId, _Task] = {}
+        self._by_state: dict[str, list[tuple[Position, TaskId]]] = {}
+        self._all: list[tuple[Position, TaskId]] = []
+        self._fences: list[tuple[Position, TaskId]] = []
+        self._ready: list[tuple[Position, TaskId]] = []
+        self._strands: dict[StrandId, _Strand] = {MAIN: _Strand((), AccessSet(opaque=True))}
+        self._started: list[Submission] = []
+        self._stop: Position | None = None
+        self.became_ready: list[TaskId] = []
+        """Tasks that wait for nothing but their worker since this list was last cleared."""
+
+    # Events -------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission) -> list[Command]:
+        """A task becomes known.
+
+        Raises:
+            OrderViolation: If its branch did not announce what it touches, and a later conflicting
+                task has already started.
+        """
+        if self._stop is not None and submission.position >= self._stop:
+            return [Cancel(submission.id)]
+        self._check_announced(submission)
+        task = _Task(submission)
+        self._tasks[submission.id] = task
+        task.pending.update(i for i in submission.inputs if i in self._tasks)
+        for entries in self._conflict_lists(submission.access):
+            self._link(task, entries)
+        for item in task.pending:
+            self._tasks[item].successors.append(submission.id)
+        for name, strand in self._strands.items():
+            if (
+                name != submission.strand
+                and strand.frontier < submission.position
+                and first_conflict(strand.reservation, submission.access)
+            ):
+                task.blockers.add(name)
+                strand.blocked.add(submission.id)
+        self._index(submission)
+        if task.free:
+            self._offer(submission)
+        return self._dispatch()
+
+    def finish(self, task: TaskId) -> list[Command]:
+        """A running task has its result."""
+        self._retire(task)
+        return self._dispatch()
+
+    def fail(self, task: TaskId) -> list[Command]:
+        """A running task raised: nothing later in program order starts any more."""
+        position = self._tasks[task].submission.position
+        self._retire(task)
+        return self.stop(position)
+
+    def stop(self, position: Position) -> list[Command]:
+        """Start nothing at or after `position`; what is earlier goes on."""
+        if self._stop is None or position < self._stop:
+            self._stop = position
+        commands: list[Command] = []
+        for place, item in list(self._all):
+            if place >= self._stop and not self._tasks[item].started:
+                self._forget(item)
+                commands.append(Cancel(item))
+        return commands + self._dispatch()
+
+    def open(self, strand: StrandId, frontier: Position, reservation: AccessSet) -> None:
+        """A branch begins at `frontier`; `reservation` is all that it may touch."""
+        self._strands[strand] = _Strand(frontier, reservation)
+
+    def advance(self, strand: StrandId, frontier: Position) -> list[Command]:
+        """A branch will submit nothing before `frontier` any more."""
+        state = self._strands[strand]
+        state.frontier = frontier
+        if not state.blocked:
+            return []
+        passed = [t for t in state.blocked if self._tasks[t].submission.position <= frontier]
+        return self._unblock(strand, passed)
+
+    def close(self, strand: StrandId) -> list[Command]:
+        """A branch has submitted everything."""
+        state = self._strands.pop(strand)
+        return self._unblock(strand, state.blocked)
+
+    def reset(self) -> None:
+        """Forget finished work at an iteration boundary."""
+        self._started.clear()
+        self._stop = None
+
+    # Questions ----------------------------------------------------------------------------------
+
+    @property
+    def stopped_at(self) -> Position | None:
+        """Earliest position that failed, if any."""
+        return self._stop
+
+    @property
+    def active(self) -> int:
+        """Number of tasks submitted and not finished."""
+        return len(self._tasks)
+
+    def waiting_for(self, task: TaskId) -> tuple[str, ...]:
+        """Paths of the tasks and branches that `task` waits for, for messages."""
+        state = self._tasks[task]
+        return tuple(self._tasks[i].submission.path for i in state.pending) + tuple(
+            f"branch {strand}" for strand in state.blockers
+        )
+
+    # Internals ----------------------------------------------------------------------------------
+
+    def _check_announced(self, submission: Submission) -> None:
+        strand = self._strands[submission.strand]
+        if strand.reservation.covers(submission.access):
+            return
+        for other in self._started:
+            if other.position > submission.position:
+                conflict = first_conflict(submission.access, other.access)
+                if conflict is not None:
+                    raise OrderViolation(
+                        f"{submission.path}: expected only the accesses that were recorded for its "
+                        f"branch, got {conflict}: {other.path}, which comes later in the program, has "
+                        "already started. Record a new trace that covers this path and plan again."
+                    )
+        strand.reservation = strand.reservation.union(submission.access)
+
+    def _conflict_lists(self, access: AccessSet) -> Iterable[list[tuple[Position, TaskId]]]:
+        if access.opaque:
+            return [self._all]
+        states = dict.fromkeys(item.state for item in access.accesses)
+        return [self._fences, *(self._by_state[s] for s in states if s in self._by_state)]
+
+    def _link(self, task: _Task, entries: list[tuple[Position, TaskId]]) -> None:
+        """Order `task` against the entries it conflicts with, before and after it.
+
+        The scan stops at the first entry that already separates the rest: whatever lies beyond it and
+        conflicts with `task` is ordered against that entry too.
+        """
+        position = task.submission.position
+        at = bisect.bisect_left(entries, (position,))
+        for _, item in reversed(entries[:at]):
+            other = self._tasks[item].submission
+            if first_conflict(other.access, task.submission.access):
+                task.pending.add(item)
+                if _separates(other.access, task.submission.access):
+                    break
+        after = bisect.bisect_right(entries, (position, TaskId(1 << 62)))
+        for _, item in entries[after:]:
+            later = self._tasks[item]
+            if first_conflict(task.submission.access, later.submission.access):
+                if not later.started:
+                    self._hold(later, task.submission.id)
+                    task.successors.append(item)
+                if _separates(later.submission.access, task.submission.access):
+                    break
+
+    def _hold(self, later: _Task, earlier: TaskId) -> None:
+        if later.free:
+            self._ready.remove((later.submission.position, later.submission.id))
+        later.pending.add(earlier)
+
+    def _index(self, submission: Submission) -> None:
+        entry = (submission.position, submission.id)
+        bisect.insort(self._all, entry)
+        if submission.access.opaque:
+            bisect.insort(self._fences, entry)
+        for state in dict.fromkeys(item.state for item in submission.access.accesses):
+            bisect.insort(self._by_state.setdefault(state, []), entry)
+
+    def _retire(self, item: TaskId) -> None:
+        submission = self._tasks[item].submission
+        self._busy[submission.worker] = None
+        self._used -= submission.cores
+        for successor in self._tasks[item].successors:
+            later = self._tasks.get(successor)
+            if later is not None and item in later.pending:
+                later.pending.discard(item)
+                if later.free and not later.started:
+                    self._offer(later.submission)
+        self._forget(item)
+
+    def _forget(self, item: TaskId) -> None:
+        task = self._tasks.pop(item)
+        entry = (task.submission.position, item)
+        lists = [self._all, self._ready]
+        if task.submission.access.opaque:
+            lists.append(self._fences)
+        lists += [self._by_state[s] for s in {a.state for a in task.submission.access.accesses}]
+        for entries in lists:
+            at = bisect.bisect_left(entries, entry)
+            if at < len(entries) and entries[at] == entry:
+                del entries[at]
+        for strand in task.blockers:
+            if strand in self._strands:
+                self._strands[strand].blocked.discard(item)
+
+    def _unblock(self, strand: StrandId, tasks: Iterable[TaskId]) -> list[Command]:
+        for item in list(tasks):
+            task = self._tasks.get(item)
+            if task is None:
+                continue
+            task.blockers.discard(strand)
+            if strand in self._strands:
+                self._strands[strand].blocked.discard(item)
+            if task.free and not task.started:
+                self._offer(task.submission)
+        return self._dispatch()
+
+    def _offer(self, submission: Submission) -> None:
+        bisect.insort(self._ready, (submission.position, submission.id))
+        self.became_ready.append(submission.id)
+
+    def _dispatch(self) -> list[Command]:
+        """Start what is ready, earliest in program order first; cores are never oversubscribed."""
+        commands: list[Command] = []
+        for entry in list(self._ready):
+            task = self._tasks[entry[1]]
+            worker = task.submission.worker
+            if self._busy[worker] is not None:
+                continue
+            if (
+                self._capacity
+                and self._used
+                and self._used + task.submission.cores > self._capacity
+            ):
+                break
+            self._busy[worker] = entry[1]
+            self._used += task.submission.cores
+            task.started = True
+            self._ready.remove(entry)
+            self._started.append(task.submission)
+            commands.append(Start(entry[1], worker))
+        return commands
+
+
+def _separates(barrier: AccessSet, access: AccessSet) -> bool:
+    """Whether everything that conflicts with `access` also conflicts with `barrier`, state by state."""
+    if barrier.opaque:
+        return True
+    if access.opaque:
+        return False
+    for item in access.accesses:
+        whole = any(
+            other.state == item.state
+            and other.mode.writes
+            and (not other.keyed or barrier.rows is None or _inside(access, barrier))
+            for other in barrier.accesses
+        )
+        if not whole:
+            return False
+    return True
+
+
+def _inside(access: AccessSet, barrier: AccessSet) -> bool:
+    return (
+        access.rows is not None
+        and barrier.rows is not None
+        and barrier.rows.start <= access.rows.start
+        and access.rows.stop <= barrier.rows.stop
+    )
+
+
+__all__ = [
+    "MAIN",
+    "Cancel",
+    "Command",
+    "OrderViolation",
+    "Position",
+    "Readiness",
+    "Start",
+    "StrandId",
+    "Submission",
+    "TaskId",
+]

@@ -1,0 +1,48 @@
+"""A worker that is a thread of the program's own process."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from rose_exec import wire
+from rose_exec.workers.job import Answer, Job, Residence, isolate
+from rose_trace import pytree
+from rose_trace.component import Instance, construct_natively
+
+
+class InlineWorker:
+    """One thread with one slot.
+
+    Args:
+        name: Worker name.
+        composites: Definitions that only call other nodes, by key.
+    """
+
+    kind = "inline"
+
+    def __init__(self, name: str, composites: frozenset[str]) -> None:
+        self.name = name
+        self._residence = Residence(name, composites)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"rose-{name}")
+
+    def build(self, resident: str, instance: Instance, component: Any) -> None:
+        """Construct the component here, in the caller's thread."""
+        construct_natively(instance, component)
+        self.adopt(resident, component)
+
+    def adopt(self, resident: str, component: Any) -> None:
+        """Take in a component that exists already."""
+        self._residence.components[resident] = component
+
+    def run(self, job: Job) -> Future[Answer]:
+        """Start a job."""
+        return self._executor.submit(self._run, job)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, job: Job) -> Answer:
+        leaves, structure = pytree.flatten(self._residence.execute(job))
+        return Answer(structure, tuple(wire.Object(isolate(leaf)) for leaf in leaves))

@@ -1,0 +1,105 @@
+"""What a worker is asked to do, and how it does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose_exec import wire
+from rose_exec.native import Running, running
+from rose_trace import frames, pytree
+from rose_trace.frames import Frame
+from rose_trace.legality import AccessSet
+from rose_trace.pytree import Structure
+
+
+@dataclass(slots=True)
+class Job:
+    """One invocation.
+
+    Attributes:
+        path: Node path.
+        method: Method name on the component; empty for a function.
+        resident: Component or shard it runs on; empty for a function.
+        arguments: Structure of ``(args, kwargs)``, without the component.
+        leaves: Their leaves.
+        frame: The enclosing invocation, so that paths, rows and spans are those of the program.
+        allowed: What the invocation announced.
+        threads: Intra-op threads, ``None`` to leave them.
+        wait_ns: Time between ready and start.
+        function: The callable, for functions (inline workers only).
+    """
+
+    path: str
+    method: str
+    resident: str
+    arguments: Structure
+    leaves: tuple[wire.Wire, ...]
+    frame: Frame
+    allowed: AccessSet
+    threads: int | None = None
+    wait_ns: int = 0
+    function: Callable[..., Any] | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """The result of a job.
+
+    Attributes:
+        structure: Structure of the result, with the shapes that came out.
+        leaves: Its leaves.
+    """
+
+    structure: Structure
+    leaves: tuple[wire.Wire, ...]
+
+
+@dataclass(slots=True)
+class Residence:
+    """What lives in one worker.
+
+    Attributes:
+        worker: Worker name.
+        composites: Definitions that only call other nodes, by key.
+        components: Components and shards by resident name.
+    """
+
+    worker: str
+    composites: frozenset[str] = frozenset()
+    components: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def execute(self, job: Job) -> Any:
+        """Run a job natively and return its result."""
+        _set_threads(job.threads)
+        args, kwargs = pytree.unflatten(job.arguments, iter([wire.decode(x) for x in job.leaves]))
+        if job.function is not None:
+            call = job.function
+        else:
+            call = getattr(self.components[job.resident], job.method)
+        from rose_trace.recorder import Execution, execution
+
+        mark = running.set(Running(job.path, job.allowed, self.composites))
+        told = execution.set(Execution(self.worker, job.wait_ns, job.threads))
+        try:
+            with frames.entered(job.frame):
+                return call(*args, **kwargs)
+        finally:
+            execution.reset(told)
+            running.reset(mark)
+
+
+def isolate(leaf: Any) -> Any:
+    """A copy of a tensor or array, so that a later update of a live one is not seen by its readers."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(leaf, torch.Tensor):
+        return leaf.clone()
+    return leaf.copy() if type(leaf).__module__ == "numpy" and hasattr(leaf, "copy") else leaf
+
+
+def _set_threads(count: int | None) -> None:
+    torch = sys.modules.get("torch")
+    if count and torch is not None and torch.get_num_threads() != count:
+        torch.set_num_threads(count)
