@@ -36,7 +36,8 @@ def data_edges(store: Store, nodes: Sequence[GraphNode]) -> tuple[ObservedEdge, 
         nodes: Nodes of the hierarchy, by `path_id`.
 
     Returns:
-        One edge per producer, consumer, common loop and distance, in program order of the nodes.
+        One edge per producer, consumer, common loop and distance, in program order of the nodes; none
+        into a loop, which only hands its carry and its items on to the nodes in it.
     """
     return tuple(
         ObservedEdge(
@@ -51,4 +52,14 @@ def data_edges(store: Store, nodes: Sequence[GraphNode]) -> tuple[ObservedEdge, 
             row["seq"],
         )
         for row in store.run("flow")
+        if not _hands_on(nodes[int(row["consumer"])])
     )
+
+
+def _hands_on(node: GraphNode) -> bool:
+    """Whether a node takes values only for the nodes in it: a loop's carry and items.
+
+    The nodes that use them have edges of their own, and an iteration waits for what it uses, not for
+    all items of the loop.
+    """
+    return node.kind == "loop" and node.rewritable
