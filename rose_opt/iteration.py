@@ -230,7 +230,9 @@ class Pricing:
         """Activities of earlier siblings whose values iteration `index` of `path` takes."""
         for earlier, finished in ends.items():
             edges = [
-                edge for edge in self.facts.graph.data_edges(earlier, path) if edge.distance == 0
+                edge
+                for edge in self.facts.graph.data_edges(earlier, path)
+                if edge.distance == 0 and not self.facts.graph.node(edge.consumer).is_loop
             ]
             for edge in edges:
                 last = len(finished) - 1

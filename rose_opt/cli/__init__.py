@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from rose_opt.cli.explain import explain
+from rose_opt.cli.plan import plan
+from rose_opt.cli.verify import verify
 from rose_opt.cli.windows import windows
 
 app = typer.Typer(
@@ -15,9 +18,7 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def main() -> None:
-    """Keep command names even while there is only one command."""
-
-
 app.command()(windows)
+app.command()(plan)
+app.command()(explain)
+app.command()(verify)

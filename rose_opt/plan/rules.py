@@ -293,8 +293,8 @@ def _against_waiting(
 ) -> Iterator[Refusal]:
     """Nothing on the way to `later` may need the whole of `earlier`."""
     for edge in h.crossing(earlier, passed.path):
-        if edge.distance:
-            continue
+        if edge.distance or h.node(edge.consumer).kind == "loop":
+            continue  # a loop is handed its items; which iteration uses which is told by its nodes
         per_iteration = passed.kind == "loop" and not edge.all_iterations
         if per_iteration and h.node(earlier).kind == "loop":
             continue

@@ -45,7 +45,7 @@ class Rewire:
 
     @classmethod
     def candidates(cls, subject: Subject, target: str, max_groups: int) -> Iterator[Self]:
-        """Later siblings beside the loops around the target, nearest loop first."""
+        """Later sibling loops beside the loops around the target, nearest loop first."""
         del max_groups
         graph = subject.graph
         around = [
@@ -53,9 +53,11 @@ class Rewire:
         ]
         for loop in around:
             parent = graph.node(loop).parent
-            siblings = [node.path for node in graph.children(parent or "")]
-            for later in siblings[siblings.index(NodePath(loop)) + 1 :]:
-                yield cls(later, loop)
+            siblings = graph.children(parent or "")
+            position = [node.path for node in siblings].index(loop)
+            for later in siblings[position + 1 :]:
+                if later.kind == "loop":
+                    yield cls(later.path, loop)
 
     @classmethod
     def parse(cls, text: Transformation) -> Self:

@@ -48,11 +48,12 @@ class SpatialSplit:
 
     @classmethod
     def candidates(cls, subject: Subject, target: str, max_groups: int) -> Iterator[Self]:
-        """Splits of the target's innermost loop into 2 to `max_groups` groups."""
-        around = subject.graph.enclosing_loops(target)
-        if len(around) > 1:  # the root is an iteration, not a loop over rows
+        """Splits of the target's loop into 2 to `max_groups` groups, if it has no loops inside."""
+        loop = subject.graph.enclosing_loops(target)[-1]
+        inside = [node for node in subject.graph.subtree(loop.path) if node.is_loop]
+        if loop.kind == "loop" and len(inside) == 1:
             for groups in range(2, max_groups + 1):
-                yield cls(around[-1].path, groups)
+                yield cls(loop.path, groups)
 
     @classmethod
     def parse(cls, text: Transformation) -> Self:
