@@ -50,7 +50,7 @@ def solve_flat(problem: FlatProblem, settings: SolverSettings | None = None) -> 
     lower_ns = flat_bound_ns(problem)
     durations = [mode.duration_ns for a in problem.activities for mode in a.modes]
     lags = [p.lag_ns for a in problem.activities for p in a.predecessors]
-    tick_ns = choose_tick_ns([*durations, *lags], native_ns)
+    tick_ns = choose_tick_ns([*durations, *lags], native_ns, bool(problem.kappa))
     model = _FlatModel(problem, tick_ns, to_ticks(lower_ns, tick_ns))
     model.hint(native)
     solver, status = Budget(settings).solve(model.model, slack=settings.gap * lower_ns / tick_ns)

@@ -15,16 +15,19 @@ from rose_opt.schedule.conflicts import entangled_pairs, least_units, maximal_cl
 from rose_opt.schedule.model import Kappa, LoopProblem, PhaseId, usable_modes
 
 HORIZON_TICKS = 100_000  # ours: keeps the solver's domains small; rounds by at most 1e-5
+CONTENDED_TICKS = 1_000  # ours: a duration that contention lengthens is rounded by 0.1 %
 KAPPA_SCALE = 1_000
 """The solver's kappa is in thousandths."""
 
 
-def choose_tick_ns(durations_ns: Iterable[int], horizon_ns: int) -> int:
+def choose_tick_ns(durations_ns: Iterable[int], horizon_ns: int, contended: bool = False) -> int:
     """Return the length of a tick [ns].
 
     Args:
         durations_ns: Every duration and lag of the problem [ns].
         horizon_ns: The longest time that the solver has to represent [ns].
+        contended: Whether durations grow with overlap; ticks then divide the horizon at least
+            `CONTENDED_TICKS` times.
 
     Returns:
         The greatest common divisor where the horizon then fits `HORIZON_TICKS`, else the
@@ -34,9 +37,15 @@ def choose_tick_ns(durations_ns: Iterable[int], horizon_ns: int) -> int:
     12000000
     >>> choose_tick_ns([720_000_001, 12_000_000], 1_000_000_000)
     10000
+    >>> choose_tick_ns([100, 100], 200, contended=True)
+    1
     """
     exact = math.gcd(*durations_ns)
-    return max(1, exact if exact * HORIZON_TICKS >= horizon_ns else -(-horizon_ns // HORIZON_TICKS))
+    if exact * HORIZON_TICKS < horizon_ns:
+        return -(-horizon_ns // HORIZON_TICKS)
+    parts = -(-exact * CONTENDED_TICKS // horizon_ns) if contended else 1
+    even = next((k for k in range(parts, 2 * parts) if exact % k == 0), parts)
+    return max(1, exact // even)
 
 
 def to_ticks(duration_ns: int, tick_ns: int) -> int:
