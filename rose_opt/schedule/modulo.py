@@ -34,10 +34,11 @@ from rose_opt.schedule.ticks import (
     to_ticks,
 )
 
-_PERIOD_SHARE = 0.8  # ours: of the work, for the period; the rest is for filling and draining
+_PERIOD_SHARE = 0.9  # ours: of the work, for the period; the rest is for filling and draining
 _COARSE = 0.01  # ours: of the period, left by the binary search where phases contend
 _PROBE_SHARE = 0.05  # ours: of the work left, for one period of the binary search
 _SPAN_SLACK = 0.001  # ours: of the makespan, not worth work on filling and draining
+_SPAN_SLACK_LEAST = 0.02  # ours: of the period, likewise
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ def solve_modulo(problem: LoopProblem, settings: SolverSettings | None = None) -
         span_budget = Budget(
             settings, settings.deterministic_s * _PERIOD_SHARE, period_budget.wall_used_s
         )
-        slack = _SPAN_SLACK * problem.count * placement.period
+        slack = max(_SPAN_SLACK * problem.count, _SPAN_SLACK_LEAST) * placement.period
         placement = settled(loop, _shorten_span(loop, placement, slack, span_budget))
     status = "optimal" if placement.period <= search.proven else "feasible"
     return ModuloSchedule(

@@ -14,7 +14,7 @@ from rose_opt.schedule.capacity import Limits, Units, within
 from rose_opt.schedule.conflicts import entangled_pairs, least_units, maximal_cliques, most_units
 from rose_opt.schedule.model import Kappa, LoopProblem, PhaseId, usable_modes
 
-HORIZON_TICKS = 100_000  # ours: keeps the solver's domains small; rounds by at most 1e-5
+HORIZON_TICKS = 10_000  # ours: propagation creeps over larger domains; rounds by at most 1e-4
 CONTENDED_TICKS = 1_000  # ours: a duration that contention lengthens is rounded by 0.1 %
 KAPPA_SCALE = 1_000
 """The solver's kappa is in thousandths."""
@@ -36,7 +36,7 @@ def choose_tick_ns(durations_ns: Iterable[int], horizon_ns: int, contended: bool
     >>> choose_tick_ns([720_000_000, 12_000_000], 1_000_000_000)
     12000000
     >>> choose_tick_ns([720_000_001, 12_000_000], 1_000_000_000)
-    10000
+    100000
     >>> choose_tick_ns([100, 100], 200, contended=True)
     1
     """
