@@ -35,7 +35,11 @@ class Store:
         self.spans = spans
         self._spill = tempfile.TemporaryDirectory(prefix="rose-facts-")
         self._connection = duckdb.connect(
-            config={"memory_limit": memory_limit, "temp_directory": self._spill.name}
+            config={
+                "memory_limit": memory_limit,
+                "temp_directory": self._spill.name,
+                "preserve_insertion_order": False,  # every query that returns rows orders them
+            }
         )
         self.set(spans=str(spans))
 

@@ -13,51 +13,48 @@ JOIN span p ON p.span_id = u.producer
 WHERE u.producer <> 0
 GROUP BY ALL;
 
--- reach: the same with the innermost loop around both, the distance in it, and where both sides are
--- in loops of their own below it.
-CREATE TEMP TABLE reach AS
-WITH near AS (
-    SELECT producer, consumer, seq, c.loop_path, 0 AS distance,
-        NULL::INTEGER AS scope, NULL::INTEGER AS producer_side, NULL::INTEGER AS consumer_side
-    FROM flow
+-- apart: pairs of different iterations that a value connects: the innermost loop around both, the
+-- distance in it, and, where both sides are in loops of their own below it, in which iterations.
+CREATE TEMP TABLE apart AS
+WITH pair AS (
+    SELECT DISTINCT producer_cell, consumer_cell FROM flow WHERE producer_cell <> consumer_cell
+),
+shared AS (
+    SELECT pair.*, len(list_filter(p.chain, lambda cell_id, place: cell_id = c.chain[place])) AS depth,
+        p.chain[depth] AS common_id, p.chain[depth + 1] AS p_id, c.chain[depth + 1] AS c_id
+    FROM pair
+    JOIN cell p ON p.cell_id = producer_cell
     JOIN cell c ON c.cell_id = consumer_cell
-    WHERE producer_cell = consumer_cell
-),
-apart AS (
-    SELECT f.producer, f.consumer, f.seq, len(list_intersect(p.chain, c.chain)) AS shared,
-        p.chain[shared] AS common_id, p.chain[shared + 1] AS p_id, c.chain[shared + 1] AS c_id
-    FROM flow f
-    JOIN cell p ON p.cell_id = f.producer_cell
-    JOIN cell c ON c.cell_id = f.consumer_cell
-    WHERE f.producer_cell <> f.consumer_cell
-),
-far AS (
-    SELECT a.producer, a.consumer, a.seq,
-        coalesce(p.loop_id = c.loop_id, false) AS same_loop,
-        CASE WHEN same_loop THEN c.loop_path ELSE common.loop_path END AS loop_path,
-        CASE WHEN same_loop THEN c.idx - p.idx ELSE 0 END AS distance,
-        CASE WHEN same_loop THEN NULL ELSE common.cell_id END AS scope,
-        CASE WHEN same_loop THEN NULL ELSE p.cell_id END AS producer_side,
-        CASE WHEN same_loop THEN NULL ELSE c.cell_id END AS consumer_side
-    FROM apart a
-    LEFT JOIN cell common ON common.cell_id = a.common_id
-    LEFT JOIN cell p ON p.cell_id = a.p_id
-    LEFT JOIN cell c ON c.cell_id = a.c_id
 )
-FROM near
-UNION ALL
-SELECT producer, consumer, seq, loop_path, distance, scope, producer_side, consumer_side FROM far;
+SELECT
+    s.producer_cell,
+    s.consumer_cell,
+    coalesce(p.loop_id = c.loop_id, false) AS same_loop,
+    CASE WHEN same_loop THEN c.loop_path ELSE common.loop_path END AS loop_path,
+    CASE WHEN same_loop THEN c.idx - p.idx ELSE 0 END AS distance,
+    CASE WHEN NOT same_loop THEN common.cell_id END AS scope,
+    CASE WHEN NOT same_loop THEN p.cell_id END AS producer_side,
+    CASE WHEN NOT same_loop THEN c.cell_id END AS consumer_side,
+    CASE WHEN NOT same_loop THEN p.idx - c.idx END AS shift
+FROM shared s
+LEFT JOIN cell common ON common.cell_id = s.common_id
+LEFT JOIN cell p ON p.cell_id = s.p_id
+LEFT JOIN cell c ON c.cell_id = s.c_id;
 
 -- One row per (producer, consumer, loop, distance): whether one iteration on the consumer's side
 -- takes values from several of the producer's, and by how much the iterations are shifted.
 WITH per_consumer AS (
-    SELECT r.producer, r.consumer, r.loop_path, r.distance, r.scope, r.consumer_side, min(r.seq) AS seq,
-        count(DISTINCT r.producer_side) AS sources,
-        min(p.idx - c.idx) AS low, max(p.idx - c.idx) AS high
-    FROM reach r
-    LEFT JOIN cell p ON p.cell_id = r.producer_side
-    LEFT JOIN cell c ON c.cell_id = r.consumer_side
-    GROUP BY ALL
+    SELECT f.producer, f.consumer, a.loop_path, a.distance, a.consumer_side, min(f.seq) AS seq,
+        count(DISTINCT a.producer_side) AS sources, min(a.shift) AS low, max(a.shift) AS high
+    FROM flow f
+    JOIN apart a USING (producer_cell, consumer_cell)
+    GROUP BY f.producer, f.consumer, a.loop_path, a.distance, a.scope, a.consumer_side
+    UNION ALL
+    SELECT f.producer, f.consumer, c.loop_path, 0, NULL, min(f.seq), 0, NULL, NULL
+    FROM flow f
+    JOIN cell c ON c.cell_id = f.consumer_cell
+    WHERE f.producer_cell = f.consumer_cell
+    GROUP BY f.producer, f.consumer, c.loop_path
 )
 SELECT producer, consumer, loop_path, distance, min(seq) AS seq,
     max(sources) > 1 AS all_iterations,
