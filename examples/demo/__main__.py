@@ -21,6 +21,7 @@ from examples.demo.compare import Run, alternate
 from examples.demo.plot import plot_returns
 from examples.demo.program import Config, build
 from examples.demo.simulator import TASKS
+from rose_exec.probe import probe
 from rose_opt.facts import build_facts
 from rose_opt.optimize import plan as optimize
 from rose_opt.plan import Plan
@@ -39,8 +40,7 @@ def record(config: Config, trace: Path) -> None:
         with rose.record(trace):
             for index in range(2):
                 program.iteration(index)
-        with rose_exec.probe(trace):
-            program.iteration(2)
+        probe(trace, lambda: program.iteration(2))
 
 
 def plan(trace: Path, file: Path) -> Plan:
