@@ -232,8 +232,11 @@ def test_setup_leaves_a_folder_that_is_no_environment_alone(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A suite of its own that uses this one's conftest."""
+    monkeypatch.setenv(
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
+    )  # loading them takes longer than it runs
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
     pytester.makeini("[pytest]\nmarkers = gpu\n  mps\n  slow\n")
     return pytester
