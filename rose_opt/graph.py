@@ -13,91 +13,16 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
-from rose_trace.legality import AccessSet, RowRange, union_all
-from rose_trace.records import Access, Declaration, NodePath, StateAccess
+from rose_opt.graph_node import DataEdge, GraphNode, NodeKind
+from rose_trace.legality import AccessSet, union_all
 
-NodeKind = Literal["exec", "loop", "iteration"]
+__all__ = ["DataEdge", "Graph", "GraphError", "GraphNode", "NodeKind", "within"]
 
 
 class GraphError(ValueError):
     """A graph that contradicts itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphNode:
-    """One position in the execution hierarchy; it stands for all its invocations.
-
-    Attributes:
-        path: Position, e.g. ``iteration/rollout/interact/policy.act``.
-        name: Last part of the path, with the component instance.
-        key: ``module:qualname`` of the definition.
-        kind: ``exec``, ``loop`` or ``iteration`` (the root).
-        parent: Path of the enclosing node, ``None`` for the root.
-        declaration: What the author declared.
-        accesses: Own declared accesses; opaque for a leaf that declares nothing.
-        fingerprint: Hash of code and declaration.
-        count: Iterations of one call of a loop; ``None`` where it varies or for other kinds.
-        calls_per_parent: Calls in one run of the parent's body (one iteration of a loop); ``None``
-            where it varies.
-        component: Name of the component instance it is a method of.
-        component_class: ``module:qualname`` of that instance's class.
-        shardable: Whether the class can be built as shards.
-        composite: Whether it calls other nodes.
-        structure: JSON of the result's pytree (of the carry, for a loop); ``None`` where it varies.
-        rewritable: Whether its body may be rearranged; false for ``rose.iterations``.
-        generators: Process-wide random generators it was seen to draw from; they are among its
-            accesses as updates of ``generator.<name>``.
-        beside: Earlier siblings that it need not wait for: all other siblings before it come first.
-    """
-
-    path: NodePath
-    name: str
-    key: str
-    kind: NodeKind
-    parent: NodePath | None
-    declaration: Declaration
-    accesses: AccessSet
-    fingerprint: str
-    count: int | None = None
-    calls_per_parent: int | None = 1
-    component: str | None = None
-    component_class: str | None = None
-    shardable: bool = False
-    composite: bool = False
-    structure: str | None = None
-    rewritable: bool = True
-    generators: tuple[str, ...] = ()
-    beside: tuple[NodePath, ...] = ()
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether its body runs once per iteration (the root counts as a loop)."""
-        return self.kind != "exec"
-
-
-@dataclass(frozen=True, slots=True)
-class DataEdge:
-    """Values made by one node and used by another.
-
-    Attributes:
-        producer: Path of the node that made the values.
-        consumer: Path of the node that takes them.
-        loop: Path of the innermost loop that both invocations are in.
-        distance: Iterations of that loop between making and using.
-        all_iterations: One run of the consumer's side uses values of more than one iteration of the
-            producer's own loop, so it waits for the whole loop.
-        alignment: Where consumer and producer are in sibling loops: consumer iteration j uses producer
-            iteration ``j + alignment``, always; ``None`` where this is not so.
-    """
-
-    producer: NodePath
-    consumer: NodePath
-    loop: NodePath
-    distance: int = 0
-    all_iterations: bool = False
-    alignment: int | None = None
 
 
 @dataclass(frozen=True)
@@ -219,15 +144,16 @@ class Graph:
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON: lists of nodes and edges in graph order."""
         return {
-            "nodes": [_node_data(node) for node in self.nodes],
-            "edges": [_edge_data(e) for e in self.edges],
+            "nodes": [node.to_data() for node in self.nodes],
+            "edges": [edge.to_data() for edge in self.edges],
         }
 
     @staticmethod
     def from_data(data: dict[str, Any]) -> Graph:
         """Inverse of `to_data`; does not verify."""
         return Graph(
-            tuple(map(_node_from, data["nodes"])), tuple(DataEdge(**edge) for edge in data["edges"])
+            tuple(map(GraphNode.from_data, data["nodes"])),
+            tuple(map(DataEdge.from_data, data["edges"])),
         )
 
     def to_json(self) -> str:
@@ -312,85 +238,3 @@ def _verify_edge(edge: DataEdge, graph: Graph) -> None:
         raise GraphError(
             f"{subject}: expected a distance >= 0, got {edge.distance}. Values cannot flow back."
         )
-
-
-def _node_data(node: GraphNode) -> dict[str, Any]:
-    declared = node.declaration
-    return {
-        "path": node.path,
-        "name": node.name,
-        "key": node.key,
-        "kind": node.kind,
-        "parent": node.parent,
-        "declaration": {
-            "reads": list(declared.reads),
-            "updates": list(declared.updates),
-            "refreshes": list(declared.refreshes),
-            "pure": declared.pure,
-            "rows": declared.rows if isinstance(declared.rows, bool) else list(declared.rows),
-        },
-        "accesses": _accesses_data(node.accesses),
-        "fingerprint": node.fingerprint,
-        "count": node.count,
-        "calls_per_parent": node.calls_per_parent,
-        "component": node.component,
-        "component_class": node.component_class,
-        "shardable": node.shardable,
-        "composite": node.composite,
-        "structure": node.structure,
-        "rewritable": node.rewritable,
-        "generators": list(node.generators),
-        "beside": list(node.beside),
-    }
-
-
-def _node_from(data: dict[str, Any]) -> GraphNode:
-    declared = data["declaration"]
-    rows = declared["rows"]
-    declaration = Declaration(
-        tuple(declared["reads"]),
-        tuple(declared["updates"]),
-        tuple(declared["refreshes"]),
-        declared["pure"],
-        rows if isinstance(rows, bool) else tuple(rows),
-    )
-    rest = {
-        key: value
-        for key, value in data.items()
-        if key not in ("declaration", "accesses", "generators", "beside")
-    }
-    return GraphNode(
-        declaration=declaration,
-        accesses=_accesses_from(data["accesses"]),
-        generators=tuple(data["generators"]),
-        beside=tuple(data["beside"]),
-        **rest,
-    )
-
-
-def _accesses_data(accesses: AccessSet) -> dict[str, Any]:
-    return {
-        "declared": [[a.mode.value, a.state, a.keyed] for a in accesses.accesses],
-        "opaque": accesses.opaque,
-        "rows": None if accesses.rows is None else [accesses.rows.start, accesses.rows.stop],
-    }
-
-
-def _accesses_from(data: dict[str, Any]) -> AccessSet:
-    declared = tuple(
-        Access(state, StateAccess(mode), keyed) for mode, state, keyed in data["declared"]
-    )
-    return AccessSet(
-        declared, data["opaque"], None if data["rows"] is None else RowRange(*data["rows"])
-    )
-
-
-def _edge_data(edge: DataEdge) -> dict[str, Any]:
-    return {
-        "producer": edge.producer,
-        "consumer": edge.consumer,
-        "loop": edge.loop,
-        "distance": edge.distance,
-        "all_iterations": edge.all_iterations,
-        "alignment": edge.alignment,
-    }
