@@ -68,12 +68,15 @@ class Buffers:
     Args:
         part: Where rows go.
         failed: Called with an exception that writing raised, and the rows lost by it.
+
+    Attributes:
+        local: Holds the calling thread's buffer as ``local.buffer``, once `mine` has made it.
     """
 
     def __init__(self, part: Part, failed: Callable[[Exception, int], None]) -> None:
         self._part = part
         self._failed = failed
-        self._local = threading.local()
+        self.local = threading.local()
         self._buffers: list[ThreadBuffer] = []
         self._samples: list[Sample] = []
         self._writing = threading.Lock()
@@ -85,9 +88,9 @@ class Buffers:
     def mine(self) -> ThreadBuffer:
         """The calling thread's buffer."""
         try:
-            return self._local.buffer
+            return self.local.buffer
         except AttributeError:
-            buffer = self._local.buffer = ThreadBuffer()
+            buffer = self.local.buffer = ThreadBuffer()
             with self._wake:
                 self._buffers.append(buffer)
                 if self._flusher is None and not self._closed:

@@ -36,14 +36,16 @@ class Identity:
         ref: Number of the storage, unique among all processes of a run.
         producer: Span id of the invocation that last handed the storage out; 0 unknown.
         stamp: End of that invocation [Unix ns].
+        device: Device of the storage.
     """
 
-    __slots__ = ("producer", "ref", "stamp")
+    __slots__ = ("device", "producer", "ref", "stamp")
 
-    def __init__(self, ref: int, producer: int = 0, stamp: int = 0) -> None:
+    def __init__(self, ref: int, device: Any = None) -> None:
         self.ref = ref
-        self.producer = producer
-        self.stamp = stamp
+        self.producer = 0
+        self.stamp = 0
+        self.device = device
 
 
 UNKNOWN = Identity(0)
@@ -106,10 +108,20 @@ def describe_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described:
     Returns:
         Their signature and ``ref, producer, offset`` of every leaf.
     """
-    if not args and not kwargs:
-        return EMPTY, []
-    value = (args, kwargs) if kwargs else args
-    return _described(value, _input_signatures, _input_signature, None)
+    leaves: list[int] = []
+    known = _kinds
+    try:
+        key: Key = tuple(
+            [(known.get(class_of(x)) or _learn(class_of(x)))(x, leaves, None) for x in args]
+        )
+        if kwargs:
+            key = key, tuple(kwargs), _sequence(tuple(kwargs.values()), leaves, None)
+    except (RecursionError, _TooManyLeavesError):
+        return TOO_LARGE, [0, 0, 0]
+    signature = _input_signatures.get(key)
+    if signature is None:
+        signature = _remember(_input_signatures, key, _input_signature(args, kwargs))
+    return signature, leaves
 
 
 def describe_result(value: Any, span_id: int, start_ns: int, end_ns: int) -> Described:
@@ -127,7 +139,16 @@ def describe_result(value: Any, span_id: int, start_ns: int, end_ns: int) -> Des
     Returns:
         Signature with structure, and ``ref, producer, offset`` of every leaf.
     """
-    return _described(value, _result_signatures, _result_signature, (span_id, start_ns, end_ns))
+    leaves: list[int] = []
+    kind = class_of(value)
+    try:
+        key = (_kinds.get(kind) or _learn(kind))(value, leaves, (span_id, start_ns, end_ns))
+    except (RecursionError, _TooManyLeavesError):
+        return TOO_LARGE, [0, 0, 0]
+    signature = _result_signatures.get(key)
+    if signature is None:
+        signature = _remember(_result_signatures, key, _result_signature(value))
+    return signature, leaves
 
 
 def identify(tensor_or_array: Any) -> Identity:
@@ -140,40 +161,23 @@ def identify(tensor_or_array: Any) -> Identity:
     return UNKNOWN
 
 
-def _described(
-    value: Any,
-    known: dict[Key, Signature],
-    make: Callable[[Any], Signature],
-    claim: _Claim | None,
-) -> Described:
-    leaves: list[int] = []
-    try:
-        key = _kind(class_of(value))(value, leaves, claim)
-    except (RecursionError, _TooManyLeavesError):
-        return TOO_LARGE, [0, 0, 0]
-    try:
-        return known[key], leaves
-    except KeyError:
-        if len(known) >= 16_384:  # shapes that never repeat must not fill the memory
-            known.clear()
-        signature = known[key] = make(value)
-        return signature, leaves
+def _remember(known: dict[Key, Signature], key: Key, signature: Signature) -> Signature:
+    if len(known) >= 16_384:  # shapes that never repeat must not fill the memory
+        known.clear()
+    known[key] = signature
+    return signature
 
 
 _input_signatures: dict[Key, Signature] = {}
 _result_signatures: dict[Key, Signature] = {}
 
 
-def _input_signature(value: Any) -> Signature:
+def _input_signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
     layouts: list[LeafLayout] = []
-    if len(value) == 2 and class_of(value[0]) is tuple and class_of(value[1]) is dict and value[1]:
-        for index, item in enumerate(value[0]):
-            _layouts(item, str(index), layouts)
-        for name, item in value[1].items():
-            _layouts(item, name, layouts)
-    else:
-        for index, item in enumerate(value):
-            _layouts(item, str(index), layouts)
+    for index, item in enumerate(args):
+        _layouts(item, str(index), layouts)
+    for name, item in kwargs.items():
+        _layouts(item, name, layouts)
     return Signature(tuple(layouts), None)
 
 
@@ -251,8 +255,8 @@ def _tensor(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
         identity.stamp = claim[2]
     leaves += (identity.ref, identity.producer, offset * value.itemsize if offset else 0)
     if value.is_contiguous():
-        return value.shape, value.dtype, value.device
-    return value.shape, value.dtype, value.device, value.stride()
+        return value.shape, value.dtype, identity.device
+    return value.shape, value.dtype, identity.device, value.stride()
 
 
 def _array(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
@@ -368,7 +372,7 @@ def after_fork() -> None:
 
 
 def _new_storage(storage: Any) -> Identity:
-    identity = Identity(_next_ref())
+    identity = Identity(_next_ref(), str(storage.device))
     storage.rose_identity = identity
     return identity
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -119,30 +120,27 @@ class Invocation(Frame, NonRecordingSpan):
         versions: Writes to each declared state before this call.
     """
 
-    __slots__ = (
-        "buffer",
-        "context_token",
-        "count",
-        "cpu_ns",
-        "end_ns",
-        "error",
-        "execution",
-        "frame_token",
-        "input_refs",
-        "inputs",
-        "ordinal",
-        "output_refs",
-        "outputs",
-        "parent_id",
-        "site",
-        "start_ns",
-        "structure",
-        "threads",
-        "versions",
-        "wait_ns",
-    )
+    # Values that most calls keep live on the class: a call sets only what differs.
+    execution: Execution | None = None
+    wait_ns: int | None = None
+    count: int | None = None
+    error: str | None = None
+    inputs: Signature = EMPTY
+    input_refs: Sequence[int] = ()
+    outputs: Signature = EMPTY
+    output_refs: Sequence[int] = ()
+    structure: str | None = None
+    versions: tuple[int, ...] = ()
+    frame_token: Token[Frame | None] | None = None
+    context_token: Token[Context] | None = None
+    start_ns: int = 0
+    end_ns: int = 0
+    cpu_ns: int = 0
+    threads: int = 0
 
-    def __init__(self, site: Site, caller: Frame, buffer: ThreadBuffer, span_id: int) -> None:
+    def __init__(
+        self, site: Site, caller: Frame, buffer: ThreadBuffer, span_id: int, ordinal: int
+    ) -> None:
         self.site = site
         self.path = site.path
         self.iteration = caller.iteration
@@ -154,23 +152,7 @@ class Invocation(Frame, NonRecordingSpan):
         self.groups = caller.groups
         self.rows = caller.rows
         self.buffer = buffer
-        self.execution: Execution | None = None
-        self.wait_ns: int | None = None
-        self.count: int | None = None
-        self.error: str | None = None
-        self.inputs: Signature = EMPTY
-        self.input_refs: list[int] = []
-        self.outputs: Signature = EMPTY
-        self.output_refs: list[int] = []
-        self.structure: str | None = None
-        self.versions: tuple[int, ...] = ()
-        self.ordinal = 0
-        self.start_ns = 0
-        self.end_ns = 0
-        self.cpu_ns = 0
-        self.threads = 0
-        self.frame_token: Token[Frame | None] | None = None
-        self.context_token: Token[Context] | None = None
+        self.ordinal = ordinal
 
     def get_span_context(self) -> SpanContext:
         """OpenTelemetry's view of this invocation."""

@@ -6,12 +6,15 @@ somebody's span becomes part of that trace.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
-from contextvars import Token
+from contextvars import ContextVar, Token
+from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
+from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext
 from opentelemetry.trace import (
     INVALID_SPAN,
     NonRecordingSpan,
@@ -23,9 +26,24 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-attach: Callable[[Context], Token[Context]] = otel_context.attach
-detach: Callable[[Token[Context]], None] = otel_context.detach
-current_context: Callable[[], Context] = otel_context.get_current
+
+def _context_functions() -> tuple[
+    Callable[[Context], Token[Context]], Callable[[Token[Context]], None], Callable[[], Context]
+]:
+    """Attach, detach and read the current context.
+
+    The usual runtime context wraps one context variable, which is three times cheaper to use directly;
+    with any other, OpenTelemetry's own functions serve.
+    """
+    runtime = getattr(otel_context, "_RUNTIME_CONTEXT", None)
+    variable: Any = getattr(runtime, "_current_context", None)
+    if type(runtime) is ContextVarsRuntimeContext and isinstance(variable, ContextVar):
+        return variable.set, variable.reset, variable.get
+    return otel_context.attach, otel_context.detach, otel_context.get_current
+
+
+otel_context.get_current()  # loads the runtime context
+attach, detach, current_context = _context_functions()
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
@@ -33,18 +51,19 @@ SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
 
 
 class Ids:
-    """Random non-zero ids from a generator of their own: the program's `random` is not touched."""
+    """Random ids from a generator of their own: the program's `random` is not touched.
+
+    Attributes:
+        span_bits: Gives 64 random bits; a span id once zero is replaced.
+    """
 
     def __init__(self) -> None:
         self._bits = random.Random(random.SystemRandom().getrandbits(256)).getrandbits
-
-    def span_id(self) -> int:
-        """A 64-bit span id."""
-        return self._bits(64) or self.span_id()
+        self.span_bits: Callable[[], int] = functools.partial(self._bits, 64)
 
     def trace_id(self) -> int:
         """A 128-bit trace id."""
-        return self._bits(128) or self.trace_id()
+        return self._bits(128) or 1
 
 
 def context_with(span: Span, around: Context) -> Context:

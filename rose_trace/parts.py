@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import os
 import re
 import time
@@ -122,22 +123,30 @@ def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, th
         A record batch with schema `SPANS`.
     """
     n = len(rows)
+    column = dict(
+        zip(_READ, zip(*map(operator.attrgetter(*_READ), rows), strict=True), strict=True)
+    )
     sites: dict[Site, int] = {}
-    at = np.array([sites.setdefault(inv.site, len(sites)) for inv in rows], np.int32)
+    at = _codes(column["site"], sites)
 
     def site(read: Callable[[Site], str]) -> Any:
         words: dict[str, int] = {}
-        codes = np.array([words.setdefault(read(s), len(words)) for s in sites], np.int32)
+        codes = _codes([read(s) for s in sites], words)
         return pa.DictionaryArray.from_arrays(codes[at], pa.array(list(words), pa.string()))
 
-    def column(values: Iterable[Any], kind: Any) -> Any:
-        return pa.array(list(values), kind)
+    def numbers(name: str) -> Any:
+        kind = SPANS.field(name).type
+        values = column[name]
+        if None in values:
+            return (
+                pa.nulls(n, kind)
+                if not any(v is not None for v in values)
+                else pa.array(values, kind)
+            )
+        return pa.array(np.array(values, kind.to_pandas_dtype()))
 
-    traces: dict[int, str] = {}
-    for inv in rows:
-        if inv.trace_id not in traces:
-            traces[inv.trace_id] = f"{inv.trace_id:032x}"
-    planned = [inv.execution for inv in rows]
+    planned = column["execution"]
+    ranges = column["rows"]
     columns: dict[str, Any] = {
         "run": _words([run] * n),
         "process": _words([process] * n),
@@ -145,52 +154,76 @@ def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, th
         "thread": pa.array(np.full(n, thread, np.int64)),
         "stream": pa.nulls(n, pa.int64()),
         "worker": _words([None if e is None else e.worker for e in planned]),
-        "trace_id": _words([traces[inv.trace_id] for inv in rows]),
-        "span_id": column((inv.span_id for inv in rows), pa.uint64()),
-        "parent_id": column((inv.parent_id for inv in rows), pa.uint64()),
+        "trace_id": _words(column["trace_id"], "{:032x}".format),
         "kind": site(lambda s: s.kind),
         "node": site(lambda s: s.node),
         "path": site(lambda s: s.path),
         "key": site(lambda s: s.key),
         "fingerprint": site(lambda s: s.fingerprint),
         "declaration": site(lambda s: s.declaration),
-        "iteration": _lists(
-            [inv.iteration for inv in rows], lambda flat: pa.array(flat, pa.int32())
-        ),
-        "ordinal": column((inv.ordinal for inv in rows), pa.int32()),
-        "count": column((inv.count for inv in rows), pa.int32()),
-        "group": column((inv.group for inv in rows), pa.int16()),
-        "groups": column((inv.groups for inv in rows), pa.int16()),
-        "row_start": column(
-            (None if inv.rows is None else inv.rows.start for inv in rows), pa.int32()
-        ),
-        "row_stop": column(
-            (None if inv.rows is None else inv.rows.stop for inv in rows), pa.int32()
-        ),
-        "start_ns": column((inv.start_ns for inv in rows), pa.int64()),
-        "end_ns": column((inv.end_ns for inv in rows), pa.int64()),
+        "iteration": _lists(column["iteration"], lambda flat: pa.array(np.array(flat, np.int32))),
+        "row_start": pa.array([None if r is None else r.start for r in ranges], pa.int32()),
+        "row_stop": pa.array([None if r is None else r.stop for r in ranges], pa.int32()),
         "device_end_ns": pa.nulls(n, pa.int64()),
-        "cpu_ns": column((inv.cpu_ns for inv in rows), pa.int64()),
-        "wait_ns": column((inv.wait_ns for inv in rows), pa.int64()),
-        "threads": column((inv.threads or None for inv in rows), pa.int16()),
-        "status": _words(["ok" if inv.error is None else "error" for inv in rows]),
-        "error": _words([inv.error for inv in rows]),
-        "inputs": _refs([inv.inputs for inv in rows], [inv.input_refs for inv in rows]),
-        "outputs": _refs([inv.outputs for inv in rows], [inv.output_refs for inv in rows]),
-        "states": _states(rows),
-        "structure": _words([inv.structure for inv in rows]),
-        "attributes": _maps([inv.site.attributes for inv in rows]),
+        "threads": pa.array([threads or None for threads in column["threads"]], pa.int16()),
+        "status": _words(["ok" if error is None else "error" for error in column["error"]]),
+        "error": _words(column["error"]),
+        "inputs": _refs(column["inputs"], column["input_refs"]),
+        "outputs": _refs(column["outputs"], column["output_refs"]),
+        "states": _states(column["site"], column["versions"]),
+        "structure": _words(column["structure"]),
+        "attributes": _maps([s.attributes for s in column["site"]]),
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in SPANS.names], schema=SPANS)
+    arrays = [columns[name] if name in columns else numbers(name) for name in SPANS.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=SPANS)
 
 
-def _words(values: Sequence[str | None]) -> Any:
-    """Repeating strings, dictionary-encoded."""
-    words: dict[str, int] = {}
-    codes = [None if value is None else words.setdefault(value, len(words)) for value in values]
-    return pa.DictionaryArray.from_arrays(
-        pa.array(codes, pa.int32()), pa.array(list(words), pa.string())
-    )
+_READ = (
+    "site",
+    "trace_id",
+    "span_id",
+    "parent_id",
+    "iteration",
+    "ordinal",
+    "count",
+    "group",
+    "groups",
+    "rows",
+    "start_ns",
+    "end_ns",
+    "cpu_ns",
+    "wait_ns",
+    "threads",
+    "execution",
+    "error",
+    "inputs",
+    "input_refs",
+    "outputs",
+    "output_refs",
+    "versions",
+    "structure",
+)
+
+
+def _codes(values: Sequence[Any], words: dict[Any, int]) -> Any:
+    """Index of every value in `words`, which gets the values in order of first sight."""
+    for value in dict.fromkeys(values):
+        words[value] = len(words)
+    if len(words) == 1:
+        return np.zeros(len(values), np.int32)
+    return np.fromiter(map(words.__getitem__, values), np.int32, len(values))
+
+
+def _words(values: Sequence[Any], text: Callable[[Any], str] = str) -> Any:
+    """Repeating strings, dictionary-encoded; ``None`` is null."""
+    words: dict[Any, int] = {}
+    codes = _codes(values, words)
+    if None in words:
+        missing = words.pop(None)
+        null = codes == missing
+        codes = np.where(null, 0, codes - (codes > missing)).astype(np.int32)
+        codes = pa.array(codes, mask=null)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(list(map(text, words)), pa.string()))
 
 
 def _offsets(lengths: Iterable[int]) -> Any:
@@ -202,7 +235,7 @@ def _lists(values: Sequence[Sequence[Any]], items: Callable[[list[Any]], Any]) -
     return pa.ListArray.from_arrays(_offsets(map(len, values)), flat)
 
 
-def _refs(signatures: list[Signature], numbers: list[list[int]]) -> Any:
+def _refs(signatures: Sequence[Signature], numbers: Sequence[Sequence[int]]) -> Any:
     """The references of every row: what changes from row `numbers`, what stays from the signatures."""
     places: dict[Signature, range] = {}
     layouts: list[Any] = []
@@ -210,11 +243,13 @@ def _refs(signatures: list[Signature], numbers: list[list[int]]) -> Any:
         if signature not in places:
             places[signature] = range(len(layouts), len(layouts) + len(signature.leaves))
             layouts += signature.leaves
-    where = pa.array(
-        np.fromiter(itertools.chain.from_iterable(places[s] for s in signatures), np.int32),
-        pa.int32(),
-    )
-    flat = np.array(list(itertools.chain.from_iterable(numbers)), np.uint64).reshape(-1, 3)
+    if not layouts:
+        return pa.ListArray.from_arrays(
+            pa.array(np.zeros(len(signatures) + 1, np.int32)), pa.array([], REF)
+        )
+    chosen = itertools.chain.from_iterable(map(places.__getitem__, signatures))
+    where = pa.array(np.fromiter(chosen, np.int32))
+    flat = np.fromiter(itertools.chain.from_iterable(numbers), np.uint64).reshape(-1, 3)
     refs = pa.StructArray.from_arrays(
         [
             pa.array(flat[:, 0].astype(np.int64)),
@@ -228,21 +263,20 @@ def _refs(signatures: list[Signature], numbers: list[list[int]]) -> Any:
         ],
         fields=list(REF),
     )
-    return pa.ListArray.from_arrays(_offsets(len(s.leaves) for s in signatures), refs)
+    return pa.ListArray.from_arrays(_offsets([len(s.leaves) for s in signatures]), refs)
 
 
-def _states(rows: Sequence[Invocation]) -> Any:
-    pairs = list(itertools.chain.from_iterable(inv.site.states for inv in rows))
-    versions = list(itertools.chain.from_iterable(inv.versions for inv in rows))
+def _states(sites: Sequence[Site], versions: Sequence[tuple[int, ...]]) -> Any:
+    pairs = list(itertools.chain.from_iterable(site.states for site in sites))
     states = pa.StructArray.from_arrays(
         [
             pa.array([state for state, _ in pairs], pa.string()),
             pa.array([access for _, access in pairs], pa.string()),
-            pa.array(versions, pa.int64()),
+            pa.array(np.fromiter(itertools.chain.from_iterable(versions), np.int64)),
         ],
         fields=list(STATE),
     )
-    return pa.ListArray.from_arrays(_offsets(len(inv.site.states) for inv in rows), states)
+    return pa.ListArray.from_arrays(_offsets(map(len, versions)), states)
 
 
 def _maps(values: Sequence[tuple[tuple[str, str], ...]]) -> Any:

@@ -32,7 +32,7 @@ __all__ = ["Execution", "Recorder", "execution"]
 
 log = logging.getLogger("rose_trace")
 
-CPU_READING_NS = 25_000  # ours: a reading of CPU time this young is carried on as one busy core
+CPU_READING_NS = 50_000  # ours: a reading of CPU time this young is carried on as one busy core
 
 _now = time.time_ns
 _attach, _detach, _context = otel.attach, otel.detach, otel.current_context
@@ -53,11 +53,12 @@ class Recorder:
         self, part: Part, settings: ChildSettings, trace_id: int = 0, parent_id: int = 0
     ) -> None:
         self.buffers = Buffers(part, self._lost)
+        self._local = self.buffers.local
         self._settings = settings
         self.lost_rows = 0
         self.failure: str | None = None
         self._ids = otel.Ids()
-        self._span_id = self._ids.span_id
+        self._span_id = self._ids.span_bits
         self._trace_id = trace_id
         self._parent_id = parent_id
         self._sites: dict[Any, Site] = {}
@@ -156,11 +157,14 @@ class Recorder:
         site = self._sites.get((node.entry, node.name, caller.path, name))
         if site is None:
             site = self._new_site(node, instance, caller.path)
-        buffer = self.buffers.mine()
-        inv = Invocation(site, caller, buffer, self._span_id())
+        try:
+            buffer = self._local.buffer
+        except AttributeError:
+            buffer = self.buffers.mine()
         calls = caller.calls
-        inv.ordinal = ordinal = calls.get(site.node, 0)
+        ordinal = calls.get(site.node, 0)
         calls[site.node] = ordinal + 1
+        inv = Invocation(site, caller, buffer, self._span_id() or 1, ordinal)
         if site.kind == "iteration":
             inv.iteration = (*caller.iteration, next(site.indices))
         if args or kwargs:
@@ -256,8 +260,9 @@ class Recorder:
     def after_fork(self, part: Part) -> None:
         """Go on in a forked child: own ids, own buffers, no lock that another thread held."""
         self.buffers = Buffers(part, self._lost)
+        self._local = self.buffers.local
         self._ids = otel.Ids()
-        self._span_id = self._ids.span_id
+        self._span_id = self._ids.span_bits
         self._lock = threading.Lock()
 
     def traceparent(self) -> str:
@@ -311,8 +316,7 @@ class Recorder:
                 )
                 self._sites[key] = site
             buffer = self.buffers.mine()
-            inv = Invocation(site, caller, buffer, self._span_id())
-            inv.ordinal = caller.next_ordinal(name)
+            inv = Invocation(site, caller, buffer, self._span_id() or 1, caller.next_ordinal(name))
             self.enter(inv, buffer)
         except Exception as failure:
             self.fail(failure)
