@@ -225,7 +225,7 @@ def read_table(table: str, path: str | Path) -> pyarrow.Table:
         ) from error
 
 
-def _plain(schema: pa.Schema) -> pa.Schema:
+def _plain(schema: Any) -> Any:
     """The schema with strings in place of dictionaries, as rows from Python have them."""
     return pa.schema(
         [f.with_type(pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema]
@@ -252,9 +252,10 @@ def write_table(
     where = beside(Path(path), table)
     expected = TABLES[table]
     try:
-        if not isinstance(rows, pa.Table):
-            rows = pa.Table.from_pylist(list(rows), schema=_plain(expected))
-        cast = rows.select(expected.names).cast(expected)
+        given: Any = rows
+        if not isinstance(given, pyarrow.Table):
+            given = pa.Table.from_pylist(list(given), schema=_plain(expected))
+        cast: Any = given.select(expected.names).cast(expected)
     except (KeyError, pa.ArrowException) as error:
         raise TraceError(
             f"{where}: expected the columns of {table}, got {error}. Build them by schema.py."

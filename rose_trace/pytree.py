@@ -155,7 +155,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
             else function(value)
         )
     if kind is tuple or kind is list:
-        make: Callable[[Any], Any] = kind
+        make: Any = kind
         return make(map_leaves(function, item) for item in value)
     if _is_namedtuple(kind):
         return kind(*(map_leaves(function, item) for item in value))
@@ -235,7 +235,7 @@ def _plain(value: dict[Any, Any]) -> bool:
     return all(class_of(key) is str for key in value)
 
 
-def _is_namedtuple(kind: type[Any]) -> bool:
+def _is_namedtuple(kind: Any) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
