@@ -163,13 +163,13 @@ def solve_kernel(
     )
     problem = LoopProblem(chains, count, Capacity(cores=cores))
     schedule = solve_modulo(problem, _LIMITS)
-    native_step = facts.timings[facts.graph.node(loop).path].mean_ns // count
+    native_step = facts.timings[loop].mean_ns // count
     return Kernel(loop, groups, count, problem, schedule, native_step, ways)
 
 
 def glue_per_step(facts: Facts, loop: str, count: int) -> int:
     """Own code of the loop and of open composites in one step [ns]; 0 where it does not matter."""
-    timing = facts.timings[facts.graph.node(loop).path]
+    timing = facts.timings[loop]
     covered = sum(
         native_mode(facts, unit.path, 1.0).duration_ns * unit.calls for unit in units(facts, loop)
     )

@@ -76,8 +76,8 @@ def runs_whole(facts: Facts, node: GraphNode) -> bool:
 
 def calls_per_run(facts: Facts, path: str, ancestor: str) -> float:
     """Calls of `path` in one run of the body of `ancestor`."""
-    runs = facts.timings[facts.graph.node(ancestor).path].count * steps(facts, ancestor)
-    return facts.timings[facts.graph.node(path).path].count / max(runs, 1e-9)
+    runs = facts.timings[ancestor].count * steps(facts, ancestor)
+    return facts.timings[path].count / max(runs, 1e-9)
 
 
 def steps(facts: Facts, path: str) -> float:
@@ -106,7 +106,7 @@ def native_mode(facts: Facts, path: str, cores: float) -> Mode:
     Returns:
         The mode; one core where CPU time is unknown.
     """
-    timing = facts.timings[facts.graph.node(path).path]
+    timing = facts.timings[path]
     used = 1.0 if timing.cores_used is None else timing.cores_used
     return Mode(
         max(timing.mean_ns, 1), _cores(used, timing.threads, cores), threads=None, label="native"
@@ -180,7 +180,7 @@ def _together(path: str, parts: Iterable[Probe]) -> Probe:
 
 
 def _estimated(facts: Facts, path: str, groups: int, cores: float) -> tuple[Mode, ...]:
-    timing = facts.timings[facts.graph.node(path).path]
+    timing = facts.timings[path]
     native = native_mode(facts, path, cores)
     modes = [
         Mode(

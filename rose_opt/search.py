@@ -49,7 +49,7 @@ def targets(facts: Facts) -> tuple[str, ...]:
 
     def order(path: str) -> tuple[int, int]:
         ranked = next((r for target, r in rank.items() if target == path), None)
-        timing = facts.timings[facts.graph.node(path).path]
+        timing = facts.timings[path]
         return (last + 1 if ranked is None else ranked, -timing.total_ns)
 
     return tuple(sorted(leaves, key=order))

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from rose_trace.parquet import read_metadata, read_spans
 from rose_trace.records import StateAccess
 
-
 _COLUMNS = [
     "path",
     "kind",

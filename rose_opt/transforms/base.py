@@ -47,7 +47,7 @@ class Subject:
     @staticmethod
     def of(facts: Facts) -> Subject:
         """The recorded graph of `facts`."""
-        return Subject(facts.graph, {str(path): rows for path, rows in facts.rows.items()})
+        return Subject(facts.graph, facts.rows)
 
     @property
     def hierarchy(self) -> Hierarchy:

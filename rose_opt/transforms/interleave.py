@@ -81,4 +81,4 @@ class Interleave:
 
     def estimate_ns(self, facts: Facts) -> int:
         """The loop itself: what is gained is a matter of the schedule [ns]."""
-        return facts.timings[NodePath(self.loop)].mean_ns
+        return facts.timings[self.loop].mean_ns

@@ -95,4 +95,4 @@ class Rewire:
 
     def estimate_ns(self, facts: Facts) -> int:
         """The node's own duration: it is moved, not changed [ns]."""
-        return facts.timings[NodePath(self.node)].mean_ns
+        return facts.timings[self.node].mean_ns

@@ -97,7 +97,7 @@ class SpatialSplit:
 
     def estimate_ns(self, facts: Facts) -> int:
         """Midpoint between a loop that scales with its rows and one that does not [ns]."""
-        whole = facts.timings[NodePath(self.loop)].mean_ns
+        whole = facts.timings[self.loop].mean_ns
         return (whole // self.groups + whole) // 2
 
     def fragment(self, path: str, group: int) -> NodePath:

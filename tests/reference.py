@@ -1,0 +1,228 @@
+"""A serial interpreter of graphs: what a program computes, told by hashes instead of numbers.
+
+Every leaf invocation hashes what it is, what it was handed and what it read; row-wise ones do so row by
+row. Two executions agree if all results, all final states and the version behind every read agree. A
+rewritten graph is executed in random orders that its own structure allows, so it must order everything
+that matters; what values an invocation takes is told by the recorded graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rose_opt.graph import DataEdge, Graph, GraphNode
+from rose_trace.legality import RowRange
+from rose_trace.records import StateAccess
+
+Instance = tuple[str, tuple[int, ...]]
+"""A leaf invocation: path and indices of the loops around it, outermost first."""
+
+
+def digest(*parts: object) -> str:
+    """Short hash of anything printable."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def recorded(path: str) -> str:
+    """The recorded path that a fragment's path stands for."""
+    return re.sub(r"#(\d+|merge)(?=/|$)", "", path)
+
+
+@dataclass
+class Execution:
+    """What an execution left behind.
+
+    Attributes:
+        results: Result of every leaf invocation by row; row -1 where it has no rows.
+        states: Final value of every state by row; row -1 where it has no rows.
+        reads: Writer behind every read, by invocation, state and row.
+    """
+
+    results: dict[tuple[Instance, int], str] = field(
+        default_factory=dict[tuple[Instance, int], str]
+    )
+    states: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    reads: dict[tuple[Instance, str, int], str] = field(
+        default_factory=dict[tuple[Instance, str, int], str]
+    )
+    writers: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+
+
+class Interpreter:
+    """Executes a recorded graph and its rewrites.
+
+    Args:
+        native: The recorded graph; it tells which values an invocation takes.
+        rows: Rows of the batch.
+    """
+
+    def __init__(self, native: Graph, rows: int) -> None:
+        self.native = native
+        self.rows = rows
+        self.states = sorted({a.state for n in native.nodes for a in n.accesses.accesses})
+        self.keyed = {a.state for n in native.nodes for a in n.accesses.accesses if a.keyed}
+
+    def run_native(self) -> Execution:
+        """Execute the recorded graph in program order."""
+        tasks, _ = order(self.native)
+        return self.run(self.native, tasks)
+
+    def run_shuffled(self, graph: Graph, randomness: random.Random) -> Execution:
+        """Execute a rewritten graph in some order that it allows."""
+        tasks, before = order(graph)
+        return self.run(graph, linear_extension(tasks, before, randomness))
+
+    def run(self, graph: Graph, tasks: Sequence[Instance]) -> Execution:
+        """Execute leaf invocations in the given order."""
+        done = Execution()
+        for state in self.states:
+            for row in self._rows_of(state):
+                done.states[state, row] = digest("initial", state, row)
+        for path, indices in tasks:
+            if path.endswith("#merge"):
+                continue
+            node = graph.node(path)
+            instance = (recorded(path), indices)
+            self._invoke(node, instance, done)
+        return done
+
+    def _rows_of(self, state: str) -> range:
+        return range(self.rows) if state in self.keyed else range(-1, 0)
+
+    def _invoke(self, node: GraphNode, instance: Instance, done: Execution) -> None:
+        accesses = [(a.state, a.mode, a.keyed) for a in node.accesses.accesses]
+        if node.accesses.opaque:
+            accesses = [(state, StateAccess.UPDATE, False) for state in self.states]
+        confined = node.accesses.rows or RowRange(0, self.rows)
+        by_row = bool(node.declaration.rows)
+        made: dict[int, str] = {}
+        for row in range(confined.start, confined.stop) if by_row else (-1,):
+            seen: list[str] = []
+            for state, mode, keyed in accesses:
+                for place in self._places(state, keyed, row, confined):
+                    done.reads[instance, state, place] = done.writers.get((state, place), "start")
+                    if mode is not StateAccess.REFRESH:
+                        seen.append(done.states[state, place])
+            made[row] = digest(instance, row, seen, list(self._inputs(instance, row, done)))
+        for row, value in made.items():
+            done.results[instance, row] = value
+        for state, mode, keyed in accesses:
+            if mode is StateAccess.READ:
+                continue
+            for row in made:
+                for place in self._places(state, keyed, row, confined):
+                    old = done.states[state, place] if mode is StateAccess.UPDATE else ""
+                    done.states[state, place] = digest(mode.value, instance, old, made[row])
+                    done.writers[state, place] = digest(instance)
+
+    def _places(self, state: str, keyed: bool, row: int, confined: RowRange) -> Iterator[int]:
+        """Rows of a state that one row of an invocation touches."""
+        if state not in self.keyed:
+            yield -1
+        elif keyed:
+            yield from (row,) if row >= 0 else range(confined.start, confined.stop)
+        else:
+            yield from range(self.rows)
+
+    def _inputs(self, instance: Instance, row: int, done: Execution) -> Iterator[str]:
+        for edge in self.native.edges:
+            if edge.consumer != instance[0]:
+                continue
+            for producer in producers(self.native, edge, instance[1]):
+                by_row = bool(self.native.node(producer[0]).declaration.rows)
+                places = ((row,) if row >= 0 else range(self.rows)) if by_row else (-1,)
+                for place in places:
+                    yield done.results.get((producer, place), "not there")
+
+
+def producers(graph: Graph, edge: DataEdge, indices: tuple[int, ...]) -> Iterator[Instance]:
+    """Invocations of an edge's producer whose values one invocation of its consumer takes.
+
+    Of the producer's own loop below the common one: the aligned iteration, all of them, or the last; of
+    loops further inside, all.
+    """
+    around = graph.enclosing_loops(edge.consumer)
+    depth = [loop.path for loop in around].index(edge.loop)
+    common = (*indices[:depth], indices[depth] - edge.distance)
+    if common[-1] < 0:
+        return
+    ranges: list[Sequence[int]] = [(index,) for index in common]
+    for level, loop in enumerate(graph.enclosing_loops(edge.producer)[depth + 1 :]):
+        count = loop.count or 0
+        if level or edge.all_iterations:
+            ranges.append(range(count))
+        elif edge.alignment is None:
+            ranges.append((count - 1,))
+        else:
+            ranges.append((indices[depth + 1] + edge.alignment,))
+            if not 0 <= ranges[-1][0] < count:
+                return
+    for combination in itertools.product(*ranges):
+        yield edge.producer, combination
+
+
+def order(graph: Graph) -> tuple[list[Instance], dict[Instance, set[Instance]]]:
+    """Leaf invocations in program order, and what must come before each.
+
+    A node waits for all of its earlier siblings except those it may run beside, an iteration for the one
+    before it, and everything for the values that it takes.
+    """
+    tasks: list[Instance] = []
+    before: dict[Instance, set[Instance]] = {}
+
+    def visit(node: GraphNode, indices: tuple[int, ...], waits: set[Instance]) -> set[Instance]:
+        """Add the invocations of a node; returns them."""
+        if node.kind == "exec" and not node.composite:
+            instance: Instance = (node.path, indices)
+            tasks.append(instance)
+            before[instance] = set(waits)
+            return {instance}
+        mine: set[Instance] = set()
+        runs: Sequence[tuple[int, ...]] = [indices]
+        if node.kind == "loop":
+            runs = [(*indices, index) for index in range(node.count or 0)]
+        elif node.kind == "iteration":
+            runs = [(0,)]
+        for run in runs:
+            inside: dict[str, set[Instance]] = {}
+            entry = waits | mine
+            for child in graph.children(node.path):
+                earlier = [done for path, done in inside.items() if path not in child.beside]
+                inside[child.path] = visit(child, run, entry.union(*earlier))
+            mine = mine.union(*inside.values())
+        return mine
+
+    visit(graph.root, (), set())
+    known = set(tasks)
+    for edge in graph.edges:
+        for path, indices in tasks:
+            if path == edge.consumer:
+                before[path, indices].update(
+                    p for p in producers(graph, edge, indices) if p in known
+                )
+    return tasks, before
+
+
+def linear_extension(
+    tasks: Sequence[Instance],
+    before: Mapping[Instance, set[Instance]],
+    randomness: random.Random,
+) -> list[Instance]:
+    """Some order in which everything comes after what it waits for."""
+    done: set[Instance] = set()
+    result: list[Instance] = []
+    waiting = list(tasks)
+    while waiting:
+        ready = [task for task in waiting if before[task] <= done]
+        assert ready, f"cycle among {waiting}"
+        # Mostly go on where the last one left off, so that one strand can get far ahead.
+        chosen = ready[-1] if randomness.random() < 0.5 else randomness.choice(ready)
+        waiting.remove(chosen)
+        done.add(chosen)
+        result.append(chosen)
+    return result
