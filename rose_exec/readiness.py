@@ -108,7 +108,6 @@ class Readiness:
     def __init__(self, workers: Iterable[str], cores: float = 0.0) -> None:
         self._busy: dict[str, TaskId | None] = dict.fromkeys(workers)
         self._capacity = cores
-        self._used = 0.0
         self._tasks: dict[TaskId, _Task] = {}
         self._by_state: dict[str, list[tuple[Position, TaskId]]] = {}
         self._all: list[tuple[Position, TaskId]] = []
@@ -177,6 +176,7 @@ class Readiness:
     def open(self, strand: StrandId, frontier: Position, reservation: AccessSet) -> None:
         """A branch begins at `frontier`; `reservation` is all that it may touch."""
         self._strands[strand] = _Strand(frontier, reservation)
+        self._block(strand)
 
     def advance(self, strand: StrandId, frontier: Position) -> list[Command]:
         """A branch will submit nothing before `frontier` any more."""
@@ -222,16 +222,21 @@ class Readiness:
         strand = self._strands[submission.strand]
         if strand.reservation.covers(submission.access):
             return
-        for other in self._started:
-            if other.position > submission.position:
+        place = submission.position
+        beside = [self._tasks[i].submission for at, i in self._all if at == place]
+        for other in (*self._started, *beside):
+            other_group = other.position == place and other.strand != submission.strand
+            if other.position > place or other_group:
                 conflict = first_conflict(submission.access, other.access)
                 if conflict is not None:
+                    what = "belongs to another group" if other_group else "has already started"
                     raise OrderViolation(
                         f"{submission.path}: expected only the accesses that were recorded for its "
-                        f"branch, got {conflict}: {other.path}, which comes later in the program, has "
-                        "already started. Record a new trace that covers this path and plan again."
+                        f"branch, got {conflict}: {other.path}, which comes later in the program, "
+                        f"{what}. Record a new trace that covers this path and plan again."
                     )
         strand.reservation = strand.reservation.union(submission.access)
+        self._block(submission.strand)
 
     def _conflict_lists(self, access: AccessSet) -> Iterable[list[tuple[Position, TaskId]]]:
         if access.opaque:
@@ -242,31 +247,55 @@ class Readiness:
     def _link(self, task: _Task, entries: list[tuple[Position, TaskId]]) -> None:
         """Order `task` against the entries it conflicts with, before and after it.
 
-        The scan stops at the first entry that already separates the rest: whatever lies beyond it and
-        conflicts with `task` is ordered against that entry too.
+        The scan stops behind the first entry that already separates the rest: whatever lies beyond it
+        and conflicts with `task` is ordered against that entry too. Fragments of one invocation share
+        a position and are not ordered among themselves, so none of them separates the others.
         """
         position = task.submission.position
         at = bisect.bisect_left(entries, (position,))
-        for _, item in reversed(entries[:at]):
+        separated: Position | None = None
+        for place, item in reversed(entries[:at]):
+            if separated not in (None, place):
+                break
             other = self._tasks[item].submission
             if first_conflict(other.access, task.submission.access):
                 task.pending.add(item)
                 if _separates(other.access, task.submission.access):
-                    break
+                    separated = place
+        separated = None
         after = bisect.bisect_right(entries, (position, TaskId(1 << 62)))
-        for _, item in entries[after:]:
+        for place, item in entries[after:]:
+            if separated not in (None, place):
+                break
             later = self._tasks[item]
             if first_conflict(task.submission.access, later.submission.access):
                 if not later.started:
-                    self._hold(later, task.submission.id)
+                    self._hold(later)
+                    later.pending.add(task.submission.id)
                     task.successors.append(item)
                 if _separates(later.submission.access, task.submission.access):
-                    break
+                    separated = place
 
-    def _hold(self, later: _Task, earlier: TaskId) -> None:
+    def _hold(self, later: _Task) -> None:
+        """Take back the offer of a task that is about to get something to wait for."""
         if later.free:
             self._ready.remove((later.submission.position, later.submission.id))
-        later.pending.add(earlier)
+
+    def _block(self, name: StrandId) -> None:
+        """Let a branch hold what it may still submit something earlier against."""
+        strand = self._strands[name]
+        for place, item in self._all[bisect.bisect_left(self._all, (strand.frontier,)) :]:
+            task = self._tasks[item]
+            if (
+                not task.started
+                and task.submission.strand != name
+                and name not in task.blockers
+                and strand.frontier < place
+                and first_conflict(strand.reservation, task.submission.access)
+            ):
+                self._hold(task)
+                task.blockers.add(name)
+                strand.blocked.add(item)
 
     def _index(self, submission: Submission) -> None:
         entry = (submission.position, submission.id)
@@ -279,7 +308,6 @@ class Readiness:
     def _retire(self, item: TaskId) -> None:
         submission = self._tasks[item].submission
         self._busy[submission.worker] = None
-        self._used -= submission.cores
         for successor in self._tasks[item].successors:
             later = self._tasks.get(successor)
             if later is not None and item in later.pending:
@@ -322,19 +350,17 @@ class Readiness:
     def _dispatch(self) -> list[Command]:
         """Start what is ready, earliest in program order first; cores are never oversubscribed."""
         commands: list[Command] = []
+        running = [self._tasks[i].submission.cores for i in self._busy.values() if i is not None]
+        used = sum(running)
         for entry in list(self._ready):
             task = self._tasks[entry[1]]
             worker = task.submission.worker
             if self._busy[worker] is not None:
                 continue
-            if (
-                self._capacity
-                and self._used
-                and self._used + task.submission.cores > self._capacity
-            ):
+            if self._capacity and used and used + task.submission.cores > self._capacity:
                 break
             self._busy[worker] = entry[1]
-            self._used += task.submission.cores
+            used += task.submission.cores
             task.started = True
             self._ready.remove(entry)
             self._started.append(task.submission)
@@ -352,7 +378,9 @@ def _separates(barrier: AccessSet, access: AccessSet) -> bool:
         whole = any(
             other.state == item.state
             and other.mode.writes
-            and (not other.keyed or barrier.rows is None or _inside(access, barrier))
+            and (
+                not other.keyed or barrier.rows is None or (item.keyed and _inside(access, barrier))
+            )
             for other in barrier.accesses
         )
         if not whole:
