@@ -29,7 +29,7 @@ class SolverSettings:
 
     deterministic_s: float = 4.0
     wall_s: float = 60.0
-    gap: float = 0.005
+    gap: float = 0.01
     workers: int = 1
     seed: int = 0
 

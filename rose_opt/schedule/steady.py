@@ -213,16 +213,21 @@ class SteadyModel:
         return span
 
     def hint(self, found: TickPlacement) -> None:
-        """Start the search from `found`."""
-        self.model.clear_hints()
-        self.model.add_hint(self.period, found.period)
+        """Start the search from `found`, which may have another period."""
+        add = self.model.add_hint
+        add(self.period, found.period)
         offset = found.placed[self._loop.chains[0][0].id][0]
-        for key, op in self._ops.items():
-            start, length, mode = found.placed[key]
-            self.model.add_hint(op.tau, (start - offset) % found.period)
-            self.model.add_hint(op.length, length)
-            for option, on in zip(op.phase.modes, op.chosen, strict=True):
-                self.model.add_hint(on, option.index == mode)
+        for chain in self._loop.chains:
+            starts = [found.placed[phase.id][0] - offset for phase in chain]
+            next_starts = [*starts[1:], starts[0] + found.period]
+            for phase, start, after in zip(chain, starts, next_starts, strict=True):
+                op, (_, length, mode) = self._ops[phase.id], found.placed[phase.id]
+                add(op.tau, start % found.period)
+                add(op.length, length)
+                add(op.end, start % found.period + length)
+                add(op.wraps, after // found.period > start // found.period)
+                for option, on in zip(op.phase.modes, op.chosen, strict=True):
+                    add(on, option.index == mode)
 
     def solution(self, solver: cp_model.CpSolver) -> TickPlacement:
         """Return what `solver` found, moved so that the first phase starts at 0."""

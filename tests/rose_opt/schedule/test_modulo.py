@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -86,7 +87,8 @@ def test_an_invalid_model_raises() -> None:
     model = cp_model.CpModel()
     variable = model.new_int_var(0, 1, "x")
     model.add(variable <= 0)
-    model.proto.variables[0].domain[0] = 2  # above its upper end
+    proto: Any = model.proto
+    proto.variables[0].domain[0] = 2  # above its upper end
     with pytest.raises(RuntimeError, match="expected a valid model, got MODEL_INVALID"):
         Budget(SolverSettings()).solve(model)
 
