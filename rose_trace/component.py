@@ -130,10 +130,18 @@ def component(
         The same class. Optional methods a component may have: ``shard(cls, index, count, *args,
         **kwargs)`` returns the constructor arguments of one shard, as a tuple of positional arguments
         or a dict of keyword arguments; ``replica_of(other)``; ``snapshot()`` and ``restore(value)``.
+
+    Raises:
+        TypeError: If instances of the class have no ``__dict__``.
     """
     states = (batch_states,) if isinstance(batch_states, str) else tuple(batch_states)
 
     def decorate(target: type) -> type:
+        if not target.__dictoffset__:
+            raise TypeError(
+                f"rose.component({target.__qualname__}): expected a class whose instances take attributes, got "
+                "one with __slots__ only. Drop __slots__."
+            )
         declared = ComponentClass(
             name or target.__name__.lower(),
             f"{target.__module__}:{target.__qualname__}",
@@ -204,11 +212,14 @@ def rebuild(instance: Instance, shard: int = 0, shards: int = 1) -> Any:
     args, kwargs = instance.args, instance.kwargs
     if shards > 1:
         args, kwargs = shard_arguments(instance, shard, shards)
-    copy: Any = object.__new__(instance.cls)
+    copy: Any = _allocate(instance.cls)
     own = Instance(instance.name, instance.cls, instance.declared, args, kwargs)
     object.__setattr__(copy, "_rose_instance", own)
     construct_natively(own, copy)
     return copy
+
+
+_allocate: Callable[[Any], Any] = object.__new__
 
 
 def shard_arguments(

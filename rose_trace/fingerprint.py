@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from rose_trace.records import Declaration
@@ -28,12 +29,17 @@ def fingerprint(entry: Callable[..., Any], declaration: Declaration | None = Non
     try:
         body = _normalised(inspect.getsource(entry))
     except (OSError, TypeError, SyntaxError):
-        code = entry.__code__
-        body = repr(
-            (code.co_code, code.co_names, [c for c in code.co_consts if not hasattr(c, "co_code")])
-        )
+        body = _compiled(getattr(entry, "__code__", None))
     text = f"{entry.__qualname__}\n{body}\n{declaration!r}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _compiled(code: Any) -> str:
+    """Bytecode and constants, nested functions included; a built-in has none and counts by name."""
+    if code is None:
+        return "built in"
+    constants = [_compiled(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return repr((code.co_code.hex(), code.co_names, code.co_varnames, constants))
 
 
 def _normalised(source: str) -> str:

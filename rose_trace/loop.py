@@ -110,7 +110,19 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
         return carry, outputs
 
 
-def loop(body: Callable[[Carry, Item], tuple[Carry, Output]]) -> LoopNode[Carry, Item, Output]:
+@overload
+def loop(
+    body: Callable[[Carry, Item], tuple[Carry, Output]], /
+) -> LoopNode[Carry, Item, Output]: ...
+
+
+@overload
+def loop(
+    body: Callable[[Any, Carry, Item], tuple[Carry, Output]], /
+) -> LoopNode[Carry, Item, Output]: ...
+
+
+def loop(body: Callable[..., Any], /) -> LoopNode[Any, Any, Any]:
     """Make ``body(carry, item) -> (carry, output)`` a loop that the optimizer may split and move.
 
     Paper: §4.2.

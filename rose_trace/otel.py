@@ -26,6 +26,8 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from rose_trace.pytree import class_of
+
 
 def _context_functions() -> tuple[
     Callable[[Context], Token[Context]], Callable[[Token[Context]], None], Callable[[], Context]
@@ -37,7 +39,7 @@ def _context_functions() -> tuple[
     """
     runtime = getattr(otel_context, "_RUNTIME_CONTEXT", None)
     variable: Any = getattr(runtime, "_current_context", None)
-    if type(runtime) is ContextVarsRuntimeContext and isinstance(variable, ContextVar):
+    if type(runtime) is ContextVarsRuntimeContext and class_of(variable) is ContextVar:
         return variable.set, variable.reset, variable.get
     return otel_context.attach, otel_context.detach, otel_context.get_current
 

@@ -25,6 +25,7 @@ from rose_trace.invocation import Invocation, Site
 from rose_trace.schema import ACTIVITY, REF, SPANS, STATE
 
 pa: Any = pyarrow  # its type stubs are incomplete
+spans: Any = SPANS
 
 Clock = tuple[int, int]
 """Unix time and monotonic time of one moment [ns]."""
@@ -123,9 +124,8 @@ def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, th
         A record batch with schema `SPANS`.
     """
     n = len(rows)
-    column = dict(
-        zip(_READ, zip(*map(operator.attrgetter(*_READ), rows), strict=True), strict=True)
-    )
+    read: Any = zip(*map(operator.attrgetter(*_READ), rows), strict=True)
+    column: dict[str, Any] = dict(zip(_READ, read, strict=True))
     sites: dict[Site, int] = {}
     at = _codes(column["site"], sites)
 
@@ -135,7 +135,7 @@ def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, th
         return pa.DictionaryArray.from_arrays(codes[at], pa.array(list(words), pa.string()))
 
     def numbers(name: str) -> Any:
-        kind = SPANS.field(name).type
+        kind = spans.field(name).type
         values = column[name]
         if None in values:
             return (

@@ -236,7 +236,7 @@ def _plain(value: dict[Any, Any]) -> bool:
 
 
 def _is_namedtuple(kind: Any) -> bool:
-    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return hasattr(kind, "_fields") and issubclass(kind, tuple)
 
 
 def _encode(structure: Structure) -> list[Any]:

@@ -23,7 +23,9 @@ def exported() -> tuple[trace.Tracer, Callable[[], dict[str, ReadableSpan]]]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider.get_tracer("another-library"), lambda: {s.name: s for s in exporter.get_finished_spans()}
+    return provider.get_tracer("another-library"), lambda: {
+        s.name: s for s in exporter.get_finished_spans()
+    }
 
 
 def test_spans_of_other_libraries_nest(
@@ -57,11 +59,15 @@ def test_spans_of_other_libraries_nest(
     rows = {r["node"]: r for r in recorded(program)}
     found = spans()
     assert len(found) == 3
-    for name, parent in (("around inner", "outer"), ("inside inner", "inner"), ("in a thread", "outer")):
+    for name, parent in (
+        ("around inner", "outer"),
+        ("inside inner", "inner"),
+        ("in a thread", "outer"),
+    ):
         span = found[name]
         assert span.parent is not None
         assert span.parent.span_id == rows[parent]["span_id"]
-        assert f"{span.context.trace_id:032x}" == rows[parent]["trace_id"]
+        assert f"{span.parent.trace_id:032x}" == rows[parent]["trace_id"]
 
 
 def test_a_recording_inside_a_span_is_part_of_its_trace(
@@ -80,7 +86,8 @@ def test_a_recording_inside_a_span_is_part_of_its_trace(
             context.detach(token)
 
     [row] = recorded(program)
-    job = spans()["job"].context
+    job = spans()["job"].get_span_context()
+    assert job is not None
     assert row["parent_id"] == job.span_id
     assert row["trace_id"] == f"{job.trace_id:032x}"
 

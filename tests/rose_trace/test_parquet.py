@@ -6,15 +6,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
 import rose_trace as rose
 from rose_trace import parquet
 from rose_trace.cli import app
-from rose_trace.parquet import TraceError, beside, read_metadata, read_spans, read_table, write_table
+from rose_trace.parquet import (
+    TraceError,
+    beside,
+    read_metadata,
+    read_spans,
+    read_table,
+    write_table,
+)
 from rose_trace.schema import PROBES, SPANS
+
+pq: Any = pyarrow.parquet
 
 
 @rose.node(pure=True)
@@ -47,12 +56,17 @@ def test_the_files_have_the_schemas_and_the_metadata(trace: Path) -> None:
     assert info.activity["source"] == "cpu"
     assert info.activity["resolution_ns"] == 50_000_000
     assert read_metadata(beside(trace, "activity")).run == info.run
-    assert sorted(p.name for p in trace.parent.iterdir()) == ["trace.activity.parquet", "trace.parquet"]
+    assert sorted(p.name for p in trace.parent.iterdir()) == [
+        "trace.activity.parquet",
+        "trace.parquet",
+    ]
 
 
 def test_duckdb_reads_it_directly(trace: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
-    query = f"select count(*), max(inputs[1].slot), min(len(outputs)), any_value(node) from '{trace}'"
+    query = (
+        f"select count(*), max(inputs[1].slot), min(len(outputs)), any_value(node) from '{trace}'"
+    )
     assert duckdb.sql(query).fetchall() == [(100, "0", 1, "work")]
 
 
@@ -75,9 +89,15 @@ def test_row_groups_are_merged_in_order(tmp_path: Path, monkeypatch: pytest.Monk
     rows = read_spans(path).to_pylist()
     assert len(rows) == 303
     assert [r["start_ns"] for r in rows] == sorted(r["start_ns"] for r in rows)
-    assert [r["ordinal"] for r in rows if r["node"] == "work"] == [*range(30), *range(200), *range(70)]
+    assert [r["ordinal"] for r in rows if r["node"] == "work"] == [
+        *range(30),
+        *range(200),
+        *range(70),
+    ]
     parents = {r["span_id"] for r in rows if r["node"] == "outer"}
-    assert all(r["parent_id"] in parents and r["path"] == "outer/work" for r in rows if r["node"] == "work")
+    assert all(
+        r["parent_id"] in parents and r["path"] == "outer/work" for r in rows if r["node"] == "work"
+    )
 
 
 def test_probes_lie_beside_the_trace(trace: Path) -> None:
@@ -100,7 +120,11 @@ def test_one_clear_error_each(trace: Path, tmp_path: Path) -> None:
     spans = read_spans(trace)
     good = spans.schema.metadata or pq.read_schema(trace).metadata
     info = json.loads(good[b"rose"])
-    empty, cut, text = tmp_path / "empty.parquet", tmp_path / "cut.parquet", tmp_path / "text.parquet"
+    empty, cut, text = (
+        tmp_path / "empty.parquet",
+        tmp_path / "cut.parquet",
+        tmp_path / "text.parquet",
+    )
     empty.write_bytes(b"")
     cut.write_bytes(trace.read_bytes()[:-20])
     text.write_text("start,end\n1,2\n" * 50)
@@ -108,15 +132,27 @@ def test_one_clear_error_each(trace: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), foreign)
     newer = json.dumps({**info, "schema_version": 99, "unheard_of": 1}).encode()
     cases: list[tuple[Path, str]] = [
-        (tmp_path / "missing.parquet", "expected a trace, got no such file. Record it with rose.record."),
+        (
+            tmp_path / "missing.parquet",
+            "expected a trace, got no such file. Record it with rose.record.",
+        ),
         (tmp_path, "expected a Parquet file, got"),
         (empty, "expected a Parquet file, got"),
         (cut, "expected a Parquet file, got"),
         (text, "expected a Parquet file, got"),
         (foreign, "expected a trace, got a Parquet file of other origin"),
-        (_with_metadata(tmp_path / "v.parquet", spans, {b"rose": newer}), "expected trace version 1, got 99"),
-        (_with_metadata(tmp_path / "m.parquet", spans, {b"rose": b"{]"}), "expected trace version 1, got none"),
-        (_with_metadata(tmp_path / "c.parquet", pa.table({"run": ["r"]}), good), "expected the columns of a spans"),
+        (
+            _with_metadata(tmp_path / "v.parquet", spans, {b"rose": newer}),
+            "expected trace version 1, got 99",
+        ),
+        (
+            _with_metadata(tmp_path / "m.parquet", spans, {b"rose": b"{]"}),
+            "expected trace version 1, got none",
+        ),
+        (
+            _with_metadata(tmp_path / "c.parquet", pa.table({"run": ["r"]}), good),
+            "expected the columns of a spans",
+        ),
         (beside(trace, "activity"), "expected the columns of a spans table"),
     ]
     for path, message in cases:
@@ -169,7 +205,13 @@ def test_recover_reads_what_is_readable(tmp_path: Path) -> None:
     (parts / "run.json").write_text(header)
     (parts / "main-1-5.spans.arrow").write_bytes(data[:-100])
     (parts / "worker-1-6.spans.arrow").write_bytes(data)
-    manifest = {"process": "worker", "pid": 1, "rows": {"spans": 400, "activity": 0}, "lost": 7, "failure": None}
+    manifest = {
+        "process": "worker",
+        "pid": 1,
+        "rows": {"spans": 400, "activity": 0},
+        "lost": 7,
+        "failure": None,
+    }
     (parts / "worker-1-6.json").write_text(json.dumps({**manifest, "clocks": []}))
     (parts / "other-1-7.spans.arrow").write_bytes(b"garbage" * 100)
     result = CliRunner().invoke(app, ["recover", str(path), "--format", "json"])

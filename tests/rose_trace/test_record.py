@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -279,12 +280,13 @@ def test_only_one_recording_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_programs_error_wins_and_the_trace_is_written(tmp_path: Path) -> None:
-    with (
-        pytest.raises(KeyError, match="mine"),
-        rose.record(tmp_path / "t.parquet", activity="none"),
-    ):
-        work(0)
-        raise KeyError("mine")
+    def program() -> None:
+        with rose.record(tmp_path / "t.parquet", activity="none"):
+            work(0)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        program()
     assert read_metadata(tmp_path / "t.parquet").rows["spans"] == 1
     with pytest.raises(TraceError, match=r"expected to write there, got .* Choose another path\."):
         rose.record("/proc/nowhere/t.parquet").__enter__()
@@ -302,7 +304,7 @@ def test_cpu_activity_lies_beside_the_spans(tmp_path: Path) -> None:
     assert {(s["source"], s["device"], s["estimate"]) for s in samples} == {("cpu", "cpu", False)}
     assert all(0 <= s["activity"] <= 1 for s in samples)
     assert max(s["activity"] for s in samples) > 0.2
-    assert all(a["end_ns"] == b["start_ns"] for a, b in zip(samples, samples[1:], strict=False))
+    assert all(a["end_ns"] == b["start_ns"] for a, b in itertools.pairwise(samples))
     with pytest.raises(
         ValueError, match=r"record\(activity='gpu'\): expected auto, none or one of cpu"
     ):

@@ -435,7 +435,7 @@ def _outcome(tree: Tree) -> str:
         result = _run(store, tree)
     except _Failed as error:
         result = f"left by {error}"
-    return repr((result, store.log, [v.tolist() for v in store.values]))
+    return repr((result, store.log, [str(v) for v in store.values]))
 
 
 @settings(max_examples=25, deadline=None)

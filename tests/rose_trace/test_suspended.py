@@ -149,9 +149,8 @@ def test_a_generator_that_raises(recorded: Recorded) -> None:
 
 def test_async_generators(recorded: Recorded) -> None:
     async def main() -> list[int]:
-        made = stream(4)
-        assert inspect.isasyncgen(made)
-        seen = [x async for x in made]
+        assert inspect.isasyncgen(stream(1))
+        seen: list[int] = [x async for x in stream(4)]
         partial: Any = stream(4)
         seen.append(await anext(partial))
         leaf(100)

@@ -41,10 +41,17 @@ def test_the_best_source_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -
         "rejected": {"pm-sampling": "no NVIDIA driver"},
     }
     assert activity.choose("none") == (None, {"source": "none", "rejected": {}})
-    with pytest.raises(ValueError, match="expected a source that works here, got: no NVIDIA driver"):
+    with pytest.raises(
+        ValueError, match="expected a source that works here, got: no NVIDIA driver"
+    ):
         activity.choose("pm-sampling")
 
 
 def test_without_any_source_auto_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "SOURCES", (Known("cpu", lambda: "no CPU times: x", CpuUtilisation),))
-    assert activity.choose("auto") == (None, {"source": "none", "rejected": {"cpu": "no CPU times: x"}})
+    monkeypatch.setattr(
+        activity, "SOURCES", (Known("cpu", lambda: "no CPU times: x", CpuUtilisation),)
+    )
+    assert activity.choose("auto") == (
+        None,
+        {"source": "none", "rejected": {"cpu": "no CPU times: x"}},
+    )
