@@ -80,10 +80,10 @@ def _ways(plan: Plan) -> Iterator[str]:
     for loop, groups in plan.splits().items():
         for node in plan.subtree(loop):
             if node.path in threads:
-                count = threads[node.path]
+                count, cores = threads[node.path], plan.core_demand.get(node.path, 1.0)
                 yield (
-                    f"  {node.path}: {groups} groups, {count} thread{'s' if count > 1 else ''} each, "
-                    f"{plan.core_demand.get(node.path, 1.0):g} cores"
+                    f"  {node.path}: {groups} groups, each {count} thread{'s' if count > 1 else ''} on "
+                    f"{cores:g} core{'s' if cores > 1 else ''}"
                 )
 
 

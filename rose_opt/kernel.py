@@ -5,9 +5,11 @@ Paper: §4.3.1 (Split + Interleave + Merge); docs/schedule.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from rose_opt.dispatch import dispatched_ns
 from rose_opt.facts import Facts
 from rose_opt.phases import Ways, grouped_ways, native_mode, rows_differ, steps, units
 from rose_opt.placement import Workers
@@ -21,6 +23,7 @@ from rose_opt.schedule import (
     PhaseId,
     cyclic_orders,
 )
+from rose_opt.schedule.bounds import bounds
 from rose_opt.schedule.modulo import solve_modulo
 from rose_opt.schedule.solver import SolverSettings
 from rose_opt.settings import PlanSettings
@@ -31,6 +34,9 @@ GLUE = "glue"
 _LIMITS = SolverSettings(deterministic_s=4.0, wall_s=60.0, gap=0.001)
 """Work per loop: counted, not timed, so that the same trace gives the same plan. # ours"""
 
+_ALIKE = 0.02  # ours: durations that chance variations do not tell apart [fraction]
+_COMBINATIONS = 256  # ours: of modes tried, fewest threads first
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -40,29 +46,33 @@ class Kernel:
         loop: Path of the loop.
         groups: Number of groups.
         steps: Steps of one call.
-        problem: What was scheduled.
-        schedule: The steady state.
+        problem: The loop with every way of running its units.
+        chosen: Chosen mode by unit; all groups run a unit in the same way.
+        identical: Whether the rows of all chosen modes were bit-identical; ``None`` where not compared.
+        estimated: Units without a probe.
+        schedule: The steady state in the chosen modes.
+        duration_ns: One call of the loop as the executor hands it out, filling and draining
+            included [ns].
+        step_bound_ns: No schedule with these workers takes less per step, whatever the modes [ns].
         native_step_ns: One step of the loop as recorded [ns].
-        ways: Ways of running each unit, by path.
     """
 
     loop: str
     groups: int
     steps: int
     problem: LoopProblem
+    chosen: Mapping[str, Mode]
+    identical: bool | None
+    estimated: tuple[str, ...]
     schedule: ModuloSchedule
+    duration_ns: int
+    step_bound_ns: int
     native_step_ns: int
-    ways: dict[str, Ways]
-
-    @property
-    def duration_ns(self) -> int:
-        """One call of the loop, filling and draining included [ns]."""
-        return self.schedule.makespan_ns(self.steps)
 
     @property
     def lower_bound_ns(self) -> int:
-        """No schedule of the loop with these workers takes less [ns]."""
-        return self.steps * self.schedule.lower_bound_ns
+        """No schedule of one call of the loop with these workers takes less [ns]."""
+        return self.steps * self.step_bound_ns
 
     @property
     def core_ns(self) -> float:
@@ -76,50 +86,36 @@ class Kernel:
     def peak_cores(self) -> float:
         """Most cores that the loop keeps busy at once, capacity permitting."""
         limit = self.problem.capacity.cores
-        by_engine: dict[str, float] = {}
-        for placed in self.schedule.placed:
-            used = self.mode(placed.id).cores
-            by_engine[placed.engine] = max(by_engine.get(placed.engine, 0.0), used)
-        total = sum(by_engine.values())
+        by_worker: dict[str, float] = {}
+        for phase in self.problem.phases:
+            if phase.name != GLUE:
+                cores = self.chosen[phase.name].cores
+                by_worker[phase.engine] = max(by_worker.get(phase.engine, 0.0), cores)
+        total = sum(by_worker.values())
         return total if limit is None else min(total, limit)
 
-    def mode(self, key: PhaseId) -> Mode:
-        """The chosen mode of a phase."""
-        return self.problem.phase(key).modes[self.schedule.by_id[key].mode]
-
-    def chosen(self) -> dict[str, Mode]:
-        """Chosen mode by unit (all groups run a unit in the same way)."""
-        return {
-            placed.id.name: self.mode(placed.id)
-            for placed in self.schedule.placed
-            if placed.id.name != GLUE
-        }
-
-    def identical(self) -> bool | None:
-        """Whether the rows of all chosen modes were bit-identical; ``None`` where not compared."""
-        seen = [
-            self.ways[placed.id.name].identical[placed.mode]
-            for placed in self.schedule.placed
-            if placed.id.name != GLUE
-        ]
-        return False if False in seen else None if None in seen else True
-
-    @property
-    def workers(self) -> frozenset[str]:
-        """Workers that the loop uses."""
-        return frozenset(p.engine for p in self.schedule.placed if p.engine != GLUE)
-
     def orders(self) -> tuple[Order, ...]:
-        """Cyclic order of every worker."""
-        engines = cyclic_orders(self.problem, self.schedule).engines
-        return tuple(
-            Order(
-                worker,
-                tuple(OrderStep(key.name, key.group, self.schedule.stage(key)) for key in sequence),
-            )
-            for worker, sequence in engines.items()
-            if worker != GLUE
-        )
+        """Cyclic order of every worker; groups are alike, so the one that leads is called the first."""
+        engines = cyclic_orders(settled(self.problem, self.chosen), self.schedule).engines
+        worker = {phase.id: phase.engine for phase in self.problem.phases}
+        heads = [
+            (self.schedule.by_id[chain[0].id].start_ns, chain[0].group)
+            for chain in self.problem.chains
+        ]
+        renamed = {group: number for number, (_, group) in enumerate(sorted(heads))}
+        cycles: dict[str, tuple[OrderStep, ...]] = {}
+        for sequence in engines.values():
+            steps = [
+                OrderStep(key.name, renamed[key.group], self.schedule.stage(key))
+                for key in sequence
+                if key.name != GLUE
+            ]
+            if steps:
+                first = min(steps, key=lambda step: (step.distance, step.group))
+                turn = steps.index(first)  # a cycle has no beginning: start with the first group
+                home = worker[PhaseId(first.group, first.path)]
+                cycles[home] = (*steps[turn:], *steps[:turn])
+        return tuple(Order(home, cycles[home]) for home in sorted(cycles))
 
 
 def solve_kernel(
@@ -153,18 +149,68 @@ def solve_kernel(
         ways[unit.path] = replace(found, modes=modes)
     count = max(round(steps(facts, loop)), 1)
     glue_ns = glue_per_step(facts, loop, count)
+    glue = (Mode(glue_ns, label=GLUE),) if glue_ns else ()
     chains = tuple(
         tuple(
             Phase(unit.path, workers.worker(unit.component, group), ways[unit.path].modes, group)
             for unit in body
         )
-        + ((Phase(GLUE, GLUE, (Mode(glue_ns, label="glue"),), group),) if glue_ns else ())
+        + ((Phase(GLUE, GLUE, glue, group),) if glue else ())
         for group in range(groups)
     )
     problem = LoopProblem(chains, count, Capacity(cores=cores))
-    schedule = solve_modulo(problem, _LIMITS)
-    native_step = facts.timings[loop].mean_ns // count
-    return Kernel(loop, groups, count, problem, schedule, native_step, ways)
+    choice, duration = _choose(problem, ways, cores)
+    chosen = {path: ways[path].modes[index] for path, index in choice.items()}
+    if glue:
+        chosen[GLUE] = glue[0]
+    same = [ways[path].identical[index] for path, index in choice.items()]
+    bound = min(bounds(problem).best_ns, duration // count)
+    return Kernel(
+        loop=loop,
+        groups=groups,
+        steps=count,
+        problem=problem,
+        chosen=chosen,
+        identical=False if False in same else None if None in same else True,
+        estimated=tuple(path for path, found in ways.items() if found.estimated),
+        schedule=solve_modulo(settled(problem, chosen), _LIMITS),
+        duration_ns=duration,
+        step_bound_ns=bound,
+        native_step_ns=facts.timings[loop].mean_ns // count,
+    )
+
+
+def settled(problem: LoopProblem, chosen: Mapping[str, Mode]) -> LoopProblem:
+    """The same loop with one mode per phase."""
+    chains = tuple(
+        tuple(replace(phase, modes=(chosen[phase.name],)) for phase in chain)
+        for chain in problem.chains
+    )
+    return replace(problem, chains=chains)
+
+
+def _choose(
+    problem: LoopProblem, ways: Mapping[str, Ways], cores: float
+) -> tuple[dict[str, int], int]:
+    """Mode of every unit, and the duration of the loop in them.
+
+    Of combinations that the executor runs about equally fast, the one with the fewest threads: it leaves
+    the most to chance variations in time.
+    """
+    options = itertools.islice(
+        itertools.product(*(range(len(found.modes)) for found in ways.values())), _COMBINATIONS
+    )
+    glue = {phase.name: phase.modes[0] for phase in problem.phases if phase.name == GLUE}
+    tried: list[tuple[int, float, dict[str, int]]] = []
+    for option in options:
+        choice = dict(zip(ways, option, strict=True))
+        modes = {path: ways[path].modes[index] for path, index in choice.items()}
+        duration = dispatched_ns(problem.chains, modes | glue, problem.count, cores)
+        tried.append((duration, sum(mode.cores for mode in modes.values()), choice))
+    fastest = min(duration for duration, _, _ in tried)
+    alike = [item for item in tried if item[0] <= fastest * (1 + _ALIKE)]
+    duration, _, choice = min(alike, key=lambda item: item[:2][::-1])
+    return choice, duration
 
 
 def glue_per_step(facts: Facts, loop: str, count: int) -> int:
@@ -177,9 +223,3 @@ def glue_per_step(facts: Facts, loop: str, count: int) -> int:
     return (
         glue if glue > 0.005 * timing.mean_ns / count else 0
     )  # ours: below, it only slows solving
-
-
-def native_core_ns(facts: Facts, paths: Sequence[str], cores: float) -> float:
-    """Core time of one run of each node as recorded [core nanoseconds]."""
-    modes = [native_mode(facts, path, cores) for path in paths]
-    return sum(mode.duration_ns * mode.cores for mode in modes)

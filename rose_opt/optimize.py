@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rose_opt.facts import Facts
 from rose_opt.iteration import Price, Pricing
-from rose_opt.kernel import Kernel, solve_kernel
+from rose_opt.kernel import GLUE, Kernel, solve_kernel
 from rose_opt.phases import native_mode, runs_whole
 from rose_opt.placement import Workers, place
 from rose_opt.plan import (
@@ -227,16 +227,17 @@ class _Planner:
             if node.kind == "exec" and (not node.composite or runs_whole(self.facts, node)):
                 demand[node.path] = native_mode(self.facts, node.path, self.cores).cores
         for kernel in kernels:
-            demand.update({path: mode.cores for path, mode in kernel.chosen().items()})
+            demand.update(
+                {path: mode.cores for path, mode in kernel.chosen.items() if path != GLUE}
+            )
         return demand
 
     def _notes(self, kernels: Iterable[Kernel]) -> tuple[str, ...]:
         notes: list[str] = []
         for kernel in kernels:
-            guessed = [path for path, ways in kernel.ways.items() if ways.estimated]
-            if guessed:
+            if kernel.estimated:
                 notes.append(
-                    f"No probes of {', '.join(guessed)}: a part of the rows is taken to cost the "
+                    f"No probes of {', '.join(kernel.estimated)}: a part of the rows is taken to cost the "
                     f"midpoint between 1/{kernel.groups} and all of the recorded duration, and its "
                     "rows were not compared with the whole batch. Run rose_exec.probe for measured "
                     "durations."
@@ -246,7 +247,7 @@ class _Planner:
 
 def _record(item: Priced) -> AlternativeRecord:
     note = "; ".join(
-        f"{kernel.groups} groups of {kernel.loop}: {kernel.schedule.period_ns / 1e6:.1f} ms per step, "
+        f"{kernel.groups} groups of {kernel.loop}: {kernel.duration_ns / kernel.steps / 1e6:.1f} ms per step, "
         f"native {kernel.native_step_ns / 1e6:.1f} ms"
         for kernel in item.kernels.values()
     )
@@ -262,13 +263,13 @@ def _threads(kernels: Iterable[Kernel]) -> tuple[PhaseThreads, ...]:
     return tuple(
         PhaseThreads(path, mode.threads, grouped=True)
         for kernel in kernels
-        for path, mode in kernel.chosen().items()
+        for path, mode in kernel.chosen.items()
         if mode.threads is not None
     )
 
 
 def _equivalence(kernels: Iterable[Kernel]) -> str:
-    seen = [kernel.identical() for kernel in kernels]
+    seen = [kernel.identical for kernel in kernels]
     return "reassociated" if False in seen else "unverified" if None in seen else "exact"
 
 

@@ -58,10 +58,10 @@ def keeping(
             f"cores are full: {groups} need {milliseconds(kernel.core_ns)} of core time per step on "
             f"{cores:g} cores, {native}; {told}"
         )
-    if kernel.schedule.lower_bound_ns >= enough:
+    if kernel.step_bound_ns >= enough:
         return (
             f"workers and cores are busy: {groups} take at least "
-            f"{milliseconds(kernel.schedule.lower_bound_ns)} per step in any order on {cores:g} cores, "
+            f"{milliseconds(kernel.step_bound_ns)} per step in any order on {cores:g} cores, "
             f"{native}; {told}"
         )
     return told
