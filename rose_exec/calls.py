@@ -7,20 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from rose_exec import wire
 from rose_exec.native import Native
 from rose_exec.placement import INLINE, Home, Placement
 from rose_exec.readiness import MAIN, Position
 from rose_exec.refs import Deferred, Output, Result, concrete, describe, value_of
 from rose_exec.scope import Outputs, Scope
 from rose_exec.split import merge_trees, slice_arguments
+from rose_exec.suspended import resumed_after
 from rose_exec.tasks import Task, Tasks, with_rows
-from rose_exec.workers import Job
+from rose_exec.workers import Job, ambient
 from rose_opt.plan import Plan, PlanNode, PlanRefused, subtree_accesses
 from rose_trace import pytree
 from rose_trace.component import Instance
+from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet, RowRange
 from rose_trace.node import ExecutionNode
 from rose_trace.pytree import Structure
+from rose_trace.records import Access, StateAccess
 
 
 class _Target(NamedTuple):
@@ -155,6 +159,7 @@ class Calls:
             replace(self._access(call), rows=target.rows),
             self._threads.get((path, here.rows is not None), self._native_threads),
             function=None if target.resident else call.node.entry,
+            ambient=ambient.capture(),
         )
         expected = self.structures.get(path)
         if expected is not None and target.rows is not None:
@@ -205,14 +210,46 @@ class Calls:
                 f"{call.path}: expected only plain functions inside a loop that the plan moves, got a "
                 "coroutine or generator. Make it a plain function, or drop the transform."
             )
-        self._tasks.wait_all()
         if call.instance is not None and self._home(call.instance, args[0]).remote:
             raise PlanRefused(
                 f"{call.path}: expected a plain method on a component that lives in a worker, got a "
                 "coroutine or generator. Make it plain, or keep the component in the program's process."
             )
+        wait = self._tasks.wait_all
+        wait()
         plain_args, plain_kwargs = (pytree.map_leaves(concrete, plain(x)) for x in (args, kwargs))
-        return Native().invoke(call.node, plain_args, plain_kwargs)
+        made = Native().invoke(call.node, plain_args, plain_kwargs)
+        return resumed_after(wait, made, call.node.is_async)
+
+    @functools.cache  # noqa: B019  (one per session)
+    def _state_of(self, component: str) -> AccessSet:
+        """Reading everything that belongs to a component."""
+        found: list[Access] = []
+        opaque = False
+        for node in self._plan.nodes:
+            if not node.is_leaf:
+                continue
+            access = self._accesses_of(node)
+            opaque = opaque or (access.opaque and node.component == component)
+            for item in access.accesses:
+                if node.component == component or item.state.startswith(f"{component}."):
+                    found.append(replace(item, mode=StateAccess.READ))
+        return AccessSet(tuple(dict.fromkeys(found)), opaque)
+
+    def attribute(self, here: Scope | None, instance: Instance, home: Home, name: str) -> Any:
+        """Read a plain attribute of a whole component in a worker, in program order; waits for it."""
+        worker, resident = home.residents[0]
+        frame = Frame() if here is None else here.frame
+        access = self._state_of(instance.name)
+        nothing = pytree.flatten(((), {}))[1]
+        path = f"{instance.name}.{name}"
+        job = Job(path, "", resident, nothing, (), frame, access, attribute=name)
+        if here is None:
+            answer = self._placement.workers[worker].run(job).result()
+            leaves = iter([wire.decode(leaf) for leaf in answer.leaves])
+            return pytree.unflatten(answer.structure, leaves)
+        task = Task(job, [], here.next_position(), here.strand, 0.0, None, guarded=True)
+        return self._tasks.concrete(self._tasks.submit(task, worker))
 
 
 def plain(tree: Any) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rose_exec.calls import Call, Calls, plain
-from rose_exec.glue import waits_for_errors
+from rose_exec.glue import handles_errors, waits_for_errors
 from rose_exec.native import Native, Running, running
 from rose_exec.placement import Placement
 from rose_exec.readiness import MAIN, Position, StrandId
@@ -27,8 +27,8 @@ from rose_exec.refs import Cancelled, concrete
 from rose_exec.scope import Outputs, Scope, inside, scope
 from rose_exec.split import merge_trees, slice_tree
 from rose_exec.tasks import Tasks
-from rose_exec.workers import ProcessWorker
-from rose_opt.plan import Plan, PlanNode
+from rose_exec.workers import ambient
+from rose_opt.plan import Plan, PlanNode, PlanRefused
 from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
@@ -113,10 +113,11 @@ class Driver:
             return self._root(None, True, lambda: self.run_loop(loop, carry, items))
         path = here.frame.child_path(loop.full_name(loop.instance))
         position = here.next_position()
-        if not self.serial:
-            if path in self._splits and here.rows is None:
+        if not self.serial and not here.handles:
+            items, alone = self._fetched(here, position, items)
+            if alone and path in self._splits and here.rows is None:
                 return self._split(here, position, path, loop, carry, items)
-            if path in self._branched and not here.waits:
+            if alone and path in self._branched and not here.waits:
                 return self._branch_off(here, position, path, loop, carry, items)
         outputs: list[Any] = []
         bodies = self._bodies(here, position, loop, carry, items)
@@ -143,8 +144,8 @@ class Driver:
             return
         position = here.next_position()
         frame = replace(here.frame, path=here.frame.child_path(name), calls={})
-        child = Scope(here.strand, position, frame, here.waits)
-        for item in self._numbered(child, items):
+        child = Scope(here.strand, position, frame, here.waits, handles=here.handles)
+        for item in self._numbered(here, child, items):
             mark = scope.set(child)
             try:
                 yield item
@@ -163,7 +164,7 @@ class Driver:
             running.reset(mark)
 
     def attribute(self, instance: Instance, component: Any, name: str) -> Any:
-        """Read a plain attribute of a component that lives in a worker, after everything earlier.
+        """Read a plain attribute of a component that lives in a worker, in program order.
 
         Raises:
             AttributeError: If it has none, or none that can be copied.
@@ -171,18 +172,18 @@ class Driver:
         home = self._placement.home_of(instance)
         if home is None or not home.remote:
             raise AttributeError(f"{type(component).__name__!r} object has no attribute {name!r}")
-        self._tasks.wait_all()
-        found: list[Any] = []
-        for worker, resident in home.residents:
-            host = self._placement.workers[worker]
-            assert isinstance(host, ProcessWorker)
-            found.append(host.attribute(resident, name).result())
-        if any(value != found[0] for value in found[1:]):
+        task = running.get()
+        if task is not None:
             raise AttributeError(
-                f"{instance.name}.{name}: expected one value, got {found} from its shards. Decorate the "
-                "method that uses it with @rose.node."
+                f"{instance.name}.{name}: expected a component that lives with {task.path}, got one in worker "
+                f"{home.residents[0][0]}. Pass what the node needs as an argument."
             )
-        return found[0]
+        if home.shards > 1:
+            raise AttributeError(
+                f"{instance.name}.{name}: expected a component in one piece, got {home.shards} shards, whose "
+                "attributes need not be those of the whole. Decorate the method that uses it with @rose.node."
+            )
+        return self._calls.attribute(scope.get(), instance, home, name)
 
     # Glue ---------------------------------------------------------------------------------------
 
@@ -196,7 +197,9 @@ class Driver:
             frame = Frame() if node is None else stack.enter_context(recorded(node, None, None))
             if node is not None and not frame.iteration:
                 frame.iteration = (next(self._iterations),)
-            here = Scope(MAIN, (next(self._sequence),), frame, waits or self.serial)
+            handles = node is None or handles_errors(node.entry)
+            waits = waits or self.serial
+            here = Scope(MAIN, (next(self._sequence),), frame, waits, handles=handles)
             stack.enter_context(inside(here))
             result: Any = None
             try:
@@ -204,7 +207,7 @@ class Driver:
             except Cancelled:
                 pass
             except BaseException as error:
-                self._tasks.fail(here.frontier, error)
+                self._tasks.fail(here.frontier, -1, error)
             for branch in self._branches:
                 branch.thread.join()
             self._branches.clear()
@@ -221,19 +224,56 @@ class Driver:
         here.frame.calls[call.name] -= 1  # the recorder counts this call itself
         with recorded(call.node, call.instance, here.frame) as frame:
             waits = here.waits or waits_for_errors(call.node.entry)
-            with inside(Scope(here.strand, call.position, frame, waits)):
+            handles = here.handles or handles_errors(call.node.entry)
+            with inside(Scope(here.strand, call.position, frame, waits, handles=handles)):
                 result = call.node.entry(*args, **kwargs)
         self._tasks.advance(here.strand, here.frontier)
         return result
 
-    def _numbered(self, child: Scope, items: Iterable[Any]) -> Iterator[Any]:
-        """Items of a loop; `child` is placed at each iteration in turn."""
+    def _fetched(
+        self, here: Scope, position: Position, items: Iterable[Any]
+    ) -> tuple[Iterable[Any], bool]:
+        """Items of a loop that is to be moved, and whether fetching them calls no node.
+
+        Raises:
+            PlanRefused: If only fetching a later item calls one: it would come before the earlier bodies.
+        """
+        if isinstance(items, range | list | tuple | Outputs):
+            return items, True
+        iterator = iter(items)
+        fetched: list[Any] = []
+        fetching = replace(here, prefix=(*position, -1), calls=0)
+        with inside(fetching):
+            for item in iterator:
+                fetched.append(item)
+                if fetching.calls and len(fetched) == 1:
+                    break
+        if fetching.calls and len(fetched) > 1:
+            raise PlanRefused(
+                f"{here.frame.path}: expected items that are fetched without calling a node, got a call for item "
+                f"{len(fetched) - 1} of a loop that the plan moves. Make a list of them first, or drop the transform."
+            )
+        return itertools.chain(fetched, iterator), not fetching.calls
+
+    def _numbered(self, here: Scope, child: Scope, items: Iterable[Any]) -> Iterator[Any]:
+        """Items of a loop; `child` is placed at each iteration in turn.
+
+        What fetching an item calls comes before the body that takes it.
+        """
         position, iteration = child.prefix, child.frame.iteration
-        for index, item in enumerate(items):
+        iterator = iter(items)
+        for index in itertools.count():
             child.prefix, child.calls = (*position, index), 0
             child.frame.iteration = (*iteration, index)
             child.frame.calls.clear()
             self._tasks.advance(child.strand, child.frontier)
+            fetching = replace(here, prefix=child.prefix, calls=0)
+            with inside(fetching):
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            child.calls = fetching.calls
             yield item
 
     def _bodies(
@@ -242,14 +282,16 @@ class Driver:
         """Run a loop's body once per item; yields carry and output of each."""
         count = len(items) if isinstance(items, Sized) else None
         with recorded(loop, loop.instance, here.frame, count) as frame:
-            child = Scope(here.strand, position, frame, here.waits or waits_for_errors(loop.entry))
-            for item in self._numbered(child, items):
+            waits = here.waits or waits_for_errors(loop.entry)
+            handles = here.handles or handles_errors(loop.entry)
+            child = Scope(here.strand, position, frame, waits, handles=handles)
+            for item in self._numbered(here, child, items):
                 try:
                     with inside(child):
                         carry, output = loop.body(carry, item)
                 except Exception as error:
                     if not child.waits:
-                        self._tasks.fail(child.frontier, error)
+                        self._tasks.fail(child.frontier, frame.group, error)
                     raise
                 yield carry, output
 
@@ -334,7 +376,7 @@ class Driver:
         branch = _Branch(threading.Thread())
         branch.thread = threading.Thread(
             target=contextvars.copy_context().run,
-            args=(self._run_branch, branch, here, position, loop, carry, items),
+            args=(self._run_branch, branch, here, position, loop, carry, items, ambient.capture()),
             name=f"rose-branch-{here.strand}",
             daemon=True,
         )
@@ -350,17 +392,19 @@ class Driver:
         loop: AnyLoop,
         carry: Any,
         items: Iterable[Any],
+        settings: ambient.Ambient | None,
     ) -> None:
         try:
-            branch.carry = carry
-            for branch.carry, output in self._bodies(here, position, loop, carry, items):
-                with self._tasks.changed:
-                    branch.outputs.append(output)
-                    self._tasks.changed.notify_all()
+            with ambient.applied(settings):
+                branch.carry = carry
+                for branch.carry, output in self._bodies(here, position, loop, carry, items):
+                    with self._tasks.changed:
+                        branch.outputs.append(output)
+                        self._tasks.changed.notify_all()
         except Cancelled:
             pass
         except BaseException as error:
-            self._tasks.fail(position, error)
+            self._tasks.fail(self._tasks.frontier(here.strand), here.frame.group, error)
         finally:
             branch.finished = True
             self._tasks.close(here.strand)

@@ -42,12 +42,14 @@ class Placement:
     Attributes:
         plan: The plan.
         workers: Workers by name.
-        homes: Where each component lives, by instance name.
+        homes: Where each component lives, with its construction, by the identity of that.
     """
 
     plan: Plan
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
-    homes: dict[str, Home] = field(default_factory=dict[str, Home])
+    homes: dict[int, tuple[Instance, Home]] = field(
+        default_factory=dict[int, tuple[Instance, Home]]
+    )
 
     def start(self) -> None:
         """Start the workers; process workers come up side by side."""
@@ -72,7 +74,7 @@ class Placement:
 
     def home_of(self, instance: Instance | None) -> Home | None:
         """Where an instance lives; ``None`` for a function or a component built elsewhere."""
-        return None if instance is None else self.homes.get(instance.name)
+        return self.homes[id(instance)][1] if id(instance) in self.homes else None
 
     def construct(self, instance: Instance, component: Any) -> None:
         """Build a component where the plan wants it.
@@ -107,7 +109,7 @@ class Placement:
             if resident.shards == 1:
                 generators.restore(future.result())
         instance.home = Home([(worker.name, str(resident)) for worker, resident in hosts], True)
-        self.homes[instance.name] = instance.home
+        self.homes[id(instance)] = instance, instance.home
 
     def adopt(self, instance: Instance, component: Any) -> Home:
         """Take in a component that was built before the replay began: whole, in this process.
@@ -123,15 +125,17 @@ class Placement:
             )
         worker = self.workers[INLINE]
         assert isinstance(worker, InlineWorker)
-        worker.adopt(instance.name, component)
-        self.homes[instance.name] = Home([(INLINE, instance.name)], False)
-        return self.homes[instance.name]
+        resident = f"{instance.name} built earlier ({len(self.homes)})"
+        worker.adopt(resident, component)
+        home = Home([(INLINE, resident)], False)
+        self.homes[id(instance)] = instance, home
+        return home
 
     def _inline(self, instance: Instance, component: Any) -> None:
         worker = self.workers[INLINE]
         assert isinstance(worker, InlineWorker)
         worker.build(instance.name, instance, component)
-        self.homes[instance.name] = Home([(INLINE, instance.name)], False)
+        self.homes[id(instance)] = instance, Home([(INLINE, instance.name)], False)
 
     def _hosts(self, name: str) -> list[tuple[ProcessWorker, Resident]]:
         hosts: list[tuple[ProcessWorker, Resident]] = []

@@ -157,10 +157,13 @@ class Readiness:
         return self._dispatch()
 
     def fail(self, task: TaskId) -> list[Command]:
-        """A running task raised: nothing later in program order starts any more."""
+        """A running task raised: nothing later in program order starts any more.
+
+        Other fragments of the same invocation still run, so that the same one is always the first.
+        """
         position = self._tasks[task].submission.position
         self._retire(task)
-        return self.stop(position)
+        return self.stop((*position, 0))
 
     def stop(self, position: Position) -> list[Command]:
         """Start nothing at or after `position`; what is earlier goes on."""
@@ -206,8 +209,12 @@ class Readiness:
 
     @property
     def active(self) -> int:
-        """Number of tasks submitted and not finished."""
-        return len(self._tasks)
+        """Number of tasks submitted and not finished, and of branches that may submit more."""
+        return len(self._tasks) + len(self._strands) - 1
+
+    def frontier(self, strand: StrandId) -> Position:
+        """Where a branch is in program order."""
+        return self._strands[strand].frontier
 
     def waiting_for(self, task: TaskId) -> tuple[str, ...]:
         """Paths of the tasks and branches that `task` waits for, for messages."""
@@ -342,6 +349,11 @@ class Readiness:
             if task.free and not task.started:
                 self._offer(task.submission)
         return self._dispatch()
+
+    def _fits(self, cores: float) -> bool:
+        """Whether `cores` more are free; what runs alone always fits."""
+        running = [self._tasks[item].submission.cores for item in self._busy.values() if item]
+        return not self._capacity or not running or sum(running) + cores <= self._capacity
 
     def _offer(self, submission: Submission) -> None:
         bisect.insort(self._ready, (submission.position, submission.id))

@@ -39,6 +39,7 @@ class Result:
         structure: Actual structure of the result.
         leaves: Wire forms of the result's leaves.
         error: What it raised; `Cancelled` where it never ran.
+        guarded: Whether its exception goes to whoever waits for it.
     """
 
     id: TaskId
@@ -48,6 +49,7 @@ class Result:
     structure: Structure | None = None
     leaves: Sequence[wire.Wire] = ()
     error: BaseException | None = None
+    guarded: bool = False
 
 
 class Value(ABC):
@@ -153,14 +155,14 @@ class Deferred(wrapt.LazyObjectProxy):  # type: ignore[misc]
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        wrapped: Any = self.__wrapped__  # pyright: ignore[reportUnknownMemberType]
+        wrapped: Any = concrete(self)
         return wrapped.__reduce_ex__(protocol)
 
     def __copy__(self) -> Any:
         return self
 
     def __deepcopy__(self, memo: Any) -> Any:
-        wrapped: Any = self.__wrapped__  # pyright: ignore[reportUnknownMemberType]
+        wrapped: Any = concrete(self)
         return copy.deepcopy(wrapped, memo)
 
 

@@ -24,6 +24,7 @@ class Scope:
         frame: Frame of the enclosing invocation.
         waits: Whether every call is waited for (a ``try`` or ``with`` may want its exception).
         calls: Calls made so far.
+        handles: Whether the program may go on after an exception below; nothing is moved then.
     """
 
     strand: StrandId
@@ -31,6 +32,7 @@ class Scope:
     frame: Frame
     waits: bool = False
     calls: int = 0
+    handles: bool = False
 
     @property
     def rows(self) -> RowRange | None:

@@ -76,7 +76,7 @@ class Tasks:
         self._placement = placement
         self._ids = itertools.count(1)
         self._flying: dict[TaskId, tuple[Task, Result]] = {}
-        self._errors: list[tuple[Position, BaseException]] = []
+        self._errors: list[tuple[tuple[Position, int], BaseException]] = []
 
     def submit(self, task: Task, worker: str) -> Result:
         """Hand a task to the state machine; returns its future result.
@@ -84,7 +84,7 @@ class Tasks:
         Raises:
             OrderViolation: If its branch did not announce what it touches and it comes too late.
         """
-        result = Result(TaskId(next(self._ids)), task.job.path, task.position)
+        result = Result(TaskId(next(self._ids)), task.job.path, task.position, guarded=task.guarded)
         with self.lock:
             inputs = [r.id for value in task.values for r in value.results() if not r.done.is_set()]
             self.perform(self.readiness.advance(task.strand, task.position))
@@ -103,6 +103,11 @@ class Tasks:
             self.perform(commands)
         return result
 
+    def frontier(self, strand: StrandId) -> Position:
+        """Where a branch is in program order."""
+        with self.lock:
+            return self.readiness.frontier(strand)
+
     def open(self, strand: StrandId, frontier: Position, reservation: AccessSet) -> None:
         """A branch begins."""
         with self.lock:
@@ -119,10 +124,10 @@ class Tasks:
             self.perform(self.readiness.close(strand))
             self.changed.notify_all()
 
-    def fail(self, position: Position, error: BaseException) -> None:
-        """Glue code at `position` raised: nothing later starts any more."""
+    def fail(self, position: Position, group: int, error: BaseException) -> None:
+        """Glue code at `position` raised, in `group`: nothing later starts any more."""
         with self.changed:
-            self._errors.append((position, error))
+            self._errors.append(((position, group), error))
             self.perform(self.readiness.stop(position))
             self.changed.notify_all()
 
@@ -154,7 +159,10 @@ class Tasks:
         error = future.exception()
         if error is None:
             answer = future.result()
-            error = _unexpected(task, answer)
+            try:
+                error = _unexpected(task, answer)
+            except Exception as problem:
+                error = problem
             result.structure, result.leaves = answer.structure, answer.leaves
         with self.changed:
             if error is None:
@@ -166,7 +174,7 @@ class Tasks:
                 if task.guarded:
                     commands = self.readiness.finish(result.id)
                 else:
-                    self._errors.append((task.position, error))
+                    self._errors.append(((task.position, task.job.frame.group), error))
                     commands = self.readiness.fail(result.id)
             self._complete(task, result)
             self.perform(commands)
@@ -199,9 +207,9 @@ class Tasks:
         result.done.wait()
         if result.error is not None:
             here = scope.get()
-            if here is not None and not here.waits:
-                raise Cancelled
-            raise result.error
+            if here is None or here.waits or result.guarded:
+                raise result.error
+            raise Cancelled
 
     def concrete(self, result: Result) -> Any:
         """The result of a task as a plain value; waits for it."""
@@ -211,7 +219,7 @@ class Tasks:
         return pytree.unflatten(result.structure, iter(leaves))
 
     def wait_all(self) -> None:
-        """Wait for every task submitted so far."""
+        """Wait for every task submitted so far, and for what branches still submit."""
         with self.changed:
             self.changed.wait_for(lambda: self.readiness.active == 0)
 
@@ -248,6 +256,8 @@ def _unexpected(task: Task, answer: Answer) -> BaseException | None:
     if expected is None:
         return None
     if not _same_containers(expected, answer.structure):
+        if task.guarded:  # nobody holds parts of it: the caller waits for what there is
+            return None
         return StructureChanged(
             f"{task.job.path}: expected the recorded result {expected.to_json()}, got "
             f"{answer.structure.to_json()}. Record a new trace that covers this case and plan again."

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from rose_exec import wire
 from rose_exec.native import Running, running
+from rose_exec.workers.ambient import Ambient, applied
 from rose_trace import frames, pytree
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet
@@ -30,6 +31,8 @@ class Job:
         threads: Intra-op threads, ``None`` to leave them.
         wait_ns: Time between ready and start.
         function: The callable, for functions (inline workers only).
+        attribute: Attribute of the component to read, instead of a method to run.
+        ambient: Torch settings of the calling glue code.
     """
 
     path: str
@@ -42,6 +45,8 @@ class Job:
     threads: int | None = None
     wait_ns: int = 0
     function: Callable[..., Any] | None = None
+    attribute: str = ""
+    ambient: Ambient | None = None
 
 
 @dataclass(slots=True)
@@ -73,6 +78,9 @@ class Residence:
 
     def execute(self, job: Job) -> Any:
         """Run a job natively and return its result."""
+        if job.attribute:
+            value = getattr(self.components[job.resident], job.attribute)
+            return _plain(job.resident, job.attribute, value)
         _set_threads(job.threads)
         args, kwargs = pytree.unflatten(job.arguments, iter([wire.decode(x) for x in job.leaves]))
         if job.function is not None:
@@ -84,7 +92,7 @@ class Residence:
         mark = running.set(Running(job.path, job.allowed, self.composites))
         told = execution.set(Execution(self.worker, job.wait_ns, job.threads))
         try:
-            with frames.entered(job.frame):
+            with frames.entered(job.frame), applied(job.ambient):
                 return call(*args, **kwargs)
         finally:
             execution.reset(told)
@@ -97,6 +105,22 @@ def isolate(leaf: Any) -> Any:
     if torch is not None and isinstance(leaf, torch.Tensor):
         return leaf.clone()
     return leaf.copy() if type(leaf).__module__ == "numpy" and hasattr(leaf, "copy") else leaf
+
+
+def _plain(resident: str, name: str, value: Any) -> Any:
+    """The value of an attribute, if glue code may have a copy of it.
+
+    Raises:
+        AttributeError: If it can change behind the copy.
+    """
+    if isinstance(value, str | int | float | bool | bytes | complex | type(None)):
+        return value
+    if isinstance(value, tuple):
+        return tuple(_plain(resident, name, item) for item in cast("tuple[Any, ...]", value))
+    raise AttributeError(
+        f"{resident}.{name}: expected a plain immutable attribute, got {type(value).__name__} of a component "
+        "that lives in a worker. Decorate the method that uses it with @rose.node."
+    )
 
 
 def _set_threads(count: int | None) -> None:

@@ -11,13 +11,14 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import threading
 import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
 from rose_exec import wire
 from rose_exec.native import Native
@@ -43,12 +44,6 @@ class _Build:
     shard: int
     shards: int
     generators: generators.State
-
-
-@dataclass(frozen=True, slots=True)
-class _Attribute:
-    resident: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +96,13 @@ class ProcessWorker:
 
     def run(self, job: Job) -> Future[Answer]:
         """Start a job."""
-        job.leaves = tuple(wire.for_process(leaf) for leaf in job.leaves)
+        try:
+            job.leaves = tuple(wire.for_process(leaf) for leaf in job.leaves)
+        except Exception as error:
+            failed: Future[Answer] = Future()
+            failed.set_exception(_unpicklable(self.name, job, error))
+            return failed
         return self._ask(job)
-
-    def attribute(self, resident: str, name: str) -> Future[Any]:
-        """Read a plain attribute of a component."""
-        return self._ask(_Attribute(resident, name))
 
     def record(self, settings: Any) -> Future[None]:
         """Start recording in the process, or end it with ``None``."""
@@ -135,14 +131,15 @@ class ProcessWorker:
         with self._lock:
             number = next(self._ids)
             try:
-                data = pickle.dumps((number, message), protocol=5)
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                data = pickle.dumps(message, protocol=5)
+            except Exception as error:
                 future.set_exception(_unpicklable(self.name, message, error))
                 return future
             self._pending[number] = future
             try:
+                self._pipe.send_bytes(number.to_bytes(8, "little", signed=True))
                 self._pipe.send_bytes(data)
-            except (BrokenPipeError, OSError):
+            except OSError:
                 self._pending.pop(number, None)
                 future.set_exception(self._died())
         return future
@@ -150,9 +147,15 @@ class ProcessWorker:
     def _read(self) -> None:
         while True:
             try:
-                number, answer, error = pickle.loads(self._pipe.recv_bytes())
+                number = int.from_bytes(self._pipe.recv_bytes(), "little", signed=True)
+                data = self._pipe.recv_bytes()
             except (EOFError, OSError):
                 break
+            answer: Any = None
+            try:
+                answer, error = pickle.loads(data)
+            except Exception as problem:  # a class of the worker that this process cannot import
+                error = problem
             future = self._pending.pop(number)
             if error is not None:
                 future.set_exception(error)
@@ -169,6 +172,7 @@ class ProcessWorker:
                 future.set_exception(self._died())
 
     def _died(self) -> WorkerDied:
+        self._process.join(1.0)  # its end of the pipe closes a moment before it is gone
         code = self._process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         said = "\n  ".join(self._last) or "(no output)"
@@ -217,16 +221,20 @@ def _serve(pipe: Connection, output: Connection, name: str, composites: frozense
     import faulthandler
 
     faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program decides what an interrupt ends
     hooks.install_executor(Native())
     residence = Residence(name, composites)
     while True:
         try:
-            number, message = pickle.loads(pipe.recv_bytes())
+            number = int.from_bytes(pipe.recv_bytes(), "little", signed=True)
+            data = pipe.recv_bytes()
         except EOFError:
-            message, number = _Stop(), -1
+            number, data = -1, pickle.dumps(_Stop())
         answer: Any = None
         error: BaseException | None = None
+        message: object = None
         try:
+            message = pickle.loads(data)
             answer = _handle(residence, message)
         except BaseException as raised:
             error = raised
@@ -241,15 +249,16 @@ def _serve(pipe: Connection, output: Connection, name: str, composites: frozense
 
 def _send(pipe: Connection, number: int, answer: Any, error: BaseException | None) -> None:
     try:
-        data = pickle.dumps((number, answer, error), protocol=5)
+        data = pickle.dumps((answer, error), protocol=5)
         pickle.loads(data) if error is not None else None
     except Exception as problem:
         notes = "\n".join(getattr(error, "__notes__", []))
         stand_in = RuntimeError(
             f"{error if error is not None else problem!r} (could not be pickled)\n{notes}"
         )
-        data = pickle.dumps((number, None, stand_in), protocol=5)
+        data = pickle.dumps((None, stand_in), protocol=5)
     with contextlib.suppress(BrokenPipeError):
+        pipe.send_bytes(number.to_bytes(8, "little", signed=True))
         pipe.send_bytes(data)
 
 
@@ -262,24 +271,11 @@ def _handle(residence: Residence, message: object) -> Any:
             generators.restore(state)
             residence.components[resident] = rebuild(instance, shard, shards)
             return generators.capture()
-        case _Attribute(resident, name):
-            return _plain(resident, name, getattr(residence.components[resident], name))
         case _Record(settings):
             _record(settings, residence.worker)
         case _:
             _record(None, residence.worker)
     return None
-
-
-def _plain(resident: str, name: str, value: Any) -> Any:
-    if isinstance(value, str | int | float | bool | bytes | complex | type(None)):
-        return value
-    if isinstance(value, tuple):
-        return tuple(_plain(resident, name, item) for item in cast(tuple[Any, ...], value))
-    raise AttributeError(
-        f"{resident}.{name}: expected a plain immutable attribute, got {type(value).__name__} of a component "
-        "that lives in a worker. Decorate the method that uses it with @rose.node."
-    )
 
 
 def _record(settings: Any, worker: str) -> None:
