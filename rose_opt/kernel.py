@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rose_opt.dispatch import dispatched_ns
 from rose_opt.facts import Facts
-from rose_opt.phases import Ways, grouped_ways, native_mode, rows_differ, steps, units
+from rose_opt.phases import Ways, grouped_ways, native_mode, not_probed, rows_differ, steps, units
 from rose_opt.placement import Workers
 from rose_opt.plan import Order, OrderStep, Refusal
 from rose_opt.schedule import (
@@ -135,6 +135,9 @@ def solve_kernel(
         The kernel, or a refusal where no measured way keeps the bits that were asked for.
     """
     body = tuple(units(facts, loop))
+    unknown = not_probed(facts, [unit.path for unit in body], loop, groups)
+    if unknown is not None:
+        return unknown
     ways: dict[str, Ways] = {}
     for unit in body:
         sharded = unit.component in workers.shards

@@ -205,6 +205,29 @@ def part_ns(whole_ns: int, groups: int) -> int:
     return max((whole_ns // groups + whole_ns) // 2, 1)
 
 
+def not_probed(facts: Facts, paths: Iterable[str], loop: str, groups: int) -> Refusal | None:
+    """Why `groups` groups cannot be priced where other numbers of groups were measured.
+
+    A guess beside measurements would win or lose by being a guess.
+    """
+    parts = [p for path in paths for p in _below(facts, path) if p.variant != "whole"]
+    measured = sorted({probe.groups for probe in parts})
+    if not measured or groups in measured:
+        return None
+    return Refusal(
+        "split-spatial",
+        loop,
+        f"expected probes of {groups} groups, got those of {', '.join(map(str, measured))}",
+        f"Run rose_exec.probe with groups={(*measured, groups)}.",
+        (loop,),
+    )
+
+
+def _below(facts: Facts, path: str) -> Iterator[Probe]:
+    for node in facts.graph.subtree(path):
+        yield from facts.probes_of(node.path)
+
+
 def rows_differ(path: str, loop: str, groups: int) -> Refusal:
     """The refusal for rows that are not bit-identical in any measured way."""
     return Refusal(

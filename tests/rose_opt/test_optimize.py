@@ -188,6 +188,14 @@ def test_more_groups_are_tried_and_judged() -> None:
     assert made.alternatives[0].predicted_ns == made.predicted.iteration_ns
 
 
+def test_numbers_of_groups_without_probes_are_not_guessed_beside_measured_ones() -> None:
+    made = plan(balanced(), PlanSettings(cores=8.0, max_groups=3))
+    (refused,) = [r for r in made.refusals if "expected probes" in r.reason]
+    assert refused.reason == "expected probes of 3 groups, got those of 2"
+    assert refused.unlock == "Run rose_exec.probe with groups=(2, 3)."
+    assert not any("groups=3" in t for a in made.alternatives for t in a.transforms)
+
+
 @pytest.mark.parametrize("facts", [balanced(), policy_heavy(), balanced(())])
 def test_the_same_facts_give_the_same_bytes_and_read_back(facts: Facts) -> None:
     made = plan(facts, TWO_CORES)
