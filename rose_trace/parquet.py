@@ -1,4 +1,4 @@
-"""The trace file: parts merged to Parquet, and the one way to read it back.
+"""The trace file: the one way to write its tables and to read them back.
 
 Paper: none; the file is the contract between the packages.
 """
@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -117,53 +116,6 @@ def producer() -> dict[str, str]:
     return found if torch is None else {**found, "torch": str(torch.__version__)}
 
 
-def merge(parts: Path, path: Path) -> TraceInfo:
-    """Merge the parts of a run, of a killed one too, and remove them.
-
-    Args:
-        parts: Parts directory.
-        path: Where the spans go; activity goes beside.
-
-    Returns:
-        What was written.
-
-    Raises:
-        TraceError: If there are no readable parts, or the result cannot be written.
-    """
-    try:
-        header = json.loads((parts / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TraceError(
-            f"{parts}: expected the parts of a recording, got {error}. Check the path; a finished recording has none."
-        ) from error
-    reasons: list[str] = []
-    batches: dict[str, list[Any]] = {"spans": [], "activity": []}
-    processes, running = _read_parts(parts, batches, reasons)
-    rows = {table: sum(batch.num_rows for batch in found) for table, found in batches.items()}
-    info = TraceInfo(
-        header["run"],
-        header["schema_version"],
-        header["producer"],
-        not reasons,
-        reasons,
-        rows,
-        processes,
-        header.get("activity", {}),
-    )
-    try:
-        for table, found in batches.items():
-            _write_sorted(beside(path, table), table, found, info)
-        if not running:
-            batches.clear()
-            shutil.rmtree(parts)
-    except (OSError, pa.ArrowException) as error:
-        raise TraceError(
-            f"{path}: expected to merge {parts}, got {error}. The parts are kept; "
-            f"run: rose-trace recover {path}"
-        ) from error
-    return info
-
-
 def read_metadata(path: str | Path) -> TraceInfo:
     """What a trace file says about itself.
 
@@ -260,7 +212,7 @@ def write_table(
         raise TraceError(
             f"{where}: expected the columns of {table}, got {error}. Build them by schema.py."
         ) from error
-    _write_sorted(where, table, cast.unify_dictionaries().to_batches(), info)
+    write_sorted(where, table, cast.unify_dictionaries().to_batches(), info)
     return where
 
 
@@ -311,80 +263,7 @@ def _version(metadata: bytes) -> Any:
         return "none"
 
 
-def _read_parts(
-    parts: Path, batches: dict[str, list[Any]], reasons: list[str]
-) -> tuple[list[ProcessRows], bool]:
-    """Read every stream; returns what each process contributed and whether one is still writing."""
-    processes: list[ProcessRows] = []
-    running = False
-    stems = sorted({file.name.rsplit(".", 2)[0] for file in parts.glob("*.arrow")})
-    stems += sorted({file.stem for file in parts.glob("*.json")} - set(stems) - {"run"})
-    for stem in stems:
-        rows: dict[str, int] = {}
-        truncated = False
-        for table, found in batches.items():
-            stream = parts / f"{stem}.{table}.arrow"
-            rows[table] = 0
-            if stream.exists():
-                for batch in _read_stream(stream):
-                    if batch is None:
-                        truncated = True
-                        break
-                    rows[table] += batch.num_rows
-                    found.append(batch)
-        role, pid, _ = stem.rsplit("-", 2)
-        try:
-            manifest: dict[str, Any] = json.loads(
-                (parts / f"{stem}.json").read_text(encoding="utf-8")
-            )
-        except (OSError, ValueError):
-            manifest = {
-                "process": role,
-                "pid": int(pid),
-                "rows": None,
-                "lost": 0,
-                "clocks": [],
-                "failure": None,
-            }
-            alive = Path(f"/proc/{pid}").exists() and int(pid) != os.getpid()
-            running |= alive
-            reasons.append(
-                f"process {role} (pid {pid}) {'is still running' if alive else 'ended without closing its trace'}"
-                + (", its last batch is cut off" if truncated else "")
-            )
-        item = ProcessRows(
-            manifest["process"],
-            manifest["pid"],
-            rows,
-            manifest["rows"],
-            manifest["lost"],
-            manifest["clocks"],
-            manifest["failure"],
-        )
-        processes.append(item)
-        where = f"process {item.process} (pid {item.pid})"
-        if item.expected is not None and item.expected != rows:
-            reasons.append(f"{where} wrote {item.expected} rows, {rows} can be read")
-        if item.lost:
-            reasons.append(f"{where} lost {item.lost} rows")
-        if item.failure:
-            reasons.append(f"{where} stopped recording: {item.failure}")
-    return processes, running
-
-
-def _read_stream(stream: Path) -> Iterator[Any]:
-    """Batches of a stream; ``None`` last where it is cut off."""
-    try:
-        reader = pa.ipc.open_stream(pa.memory_map(str(stream)))
-        while True:
-            yield reader.read_next_batch()
-    except StopIteration:
-        return
-    except (OSError, pa.ArrowException):
-        yield None
-
-
-def _write_sorted(path: Path, table: str, batches: list[Any], info: TraceInfo) -> None:
+def write_sorted(path: Path, table: str, batches: list[Any], info: TraceInfo) -> None:
     """Write batches sorted by start, one row group at a time: memory does not grow with the trace."""
     plain: Any = TABLES[table]
     schema = plain.with_metadata({METADATA_KEY: info.to_json().encode()})

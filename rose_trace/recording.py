@@ -13,7 +13,8 @@ from typing import Any
 
 from rose_trace import activity as sources
 from rose_trace import dataref, hooks, otel
-from rose_trace.parquet import TraceError, TraceInfo, merge, parts_of, producer
+from rose_trace.merge import merge
+from rose_trace.parquet import TraceError, TraceInfo, parts_of, producer
 from rose_trace.parts import PartFile
 from rose_trace.record import ChildSettings
 from rose_trace.recorder import Recorder

@@ -11,7 +11,8 @@ import typer
 
 from rose_trace.cli.info import show
 from rose_trace.cli.output import Format, refusing
-from rose_trace.parquet import merge, parts_of
+from rose_trace.merge import merge
+from rose_trace.parquet import parts_of
 
 
 def recover(
