@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from rose_opt.facts import Facts
 from rose_opt.kernel import Kernel
-from rose_opt.phases import calls_per_run, grouped_ways, native_mode, runs_whole, steps
+from rose_opt.phases import (
+    calls_per_run,
+    native_iteration_ns,
+    native_mode,
+    recorded_ns,
+    runs_whole,
+    shard_mode,
+    steps,
+)
 from rose_opt.placement import INLINE, Workers
 from rose_opt.plan import between
 from rose_opt.schedule import Capacity, Mode
@@ -70,8 +78,8 @@ class Pricing:
     def iteration(self) -> Price:
         """Price of one iteration."""
         root = self.facts.graph.root.path
-        recorded = self.facts.iteration.iteration_ns
-        base = self.facts.timings[root].mean_ns
+        recorded = native_iteration_ns(self.facts, self.cores)
+        base = native_mode(self.facts, root, self.cores).duration_ns
         planned = self.duration_ns(root) - base
         bound = replace(self, bounding=True, _regions={}).duration_ns(root) - base
         iteration = max(round(recorded + planned), 1)
@@ -106,8 +114,7 @@ class Pricing:
             remote = self.workers.remote(component) and not self.bounding
             return native_ns + (self.settings.dispatch_ns if remote else 0)
         shards = self.workers.shards[component]
-        ways = grouped_ways(self.facts, path, shards, True, self.cores, "any")
-        best = min(ways.modes, key=lambda mode: (mode.duration_ns, mode.cores))
+        best = shard_mode(self.facts, path, shards, self.cores)
         crowded = shards * best.duration_ns * best.cores / self.cores
         extra = 0 if self.bounding else self.settings.dispatch_ns
         return max(best.duration_ns, crowded) + extra
@@ -176,8 +183,8 @@ class Pricing:
             return
         count = max(round(steps(self.facts, path)), 1)
         inner = [(child.path, calls_per_run(self.facts, child.path, path)) for child in children]
-        covered = sum(native_mode(self.facts, p, self.cores).duration_ns * c for p, c in inner)
-        glue = max(native_mode(self.facts, path, self.cores).duration_ns / count - covered, 0.0)
+        covered = sum(recorded_ns(self.facts, child) * calls for child, calls in inner)
+        glue = max(recorded_ns(self.facts, path) / count - covered, 0.0)
         size = self._block(path)
         for index in range(-(-count // size)):
             runs = min(size, count - index * size)

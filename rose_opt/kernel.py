@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 
 from rose_opt.dispatch import dispatched_ns
 from rose_opt.facts import Facts
-from rose_opt.phases import Ways, grouped_ways, native_mode, not_probed, rows_differ, steps, units
+from rose_opt.phases import (
+    Ways,
+    grouped_ways,
+    native_mode,
+    not_probed,
+    recorded_ns,
+    rows_differ,
+    steps,
+    units,
+)
 from rose_opt.placement import Workers
 from rose_opt.plan import Order, OrderStep, Refusal
 from rose_opt.schedule import (
@@ -179,7 +188,7 @@ def solve_kernel(
         schedule=solve_modulo(settled(problem, chosen), _LIMITS),
         duration_ns=duration,
         step_bound_ns=bound,
-        native_step_ns=facts.timings[loop].mean_ns // count,
+        native_step_ns=native_mode(facts, loop, cores).duration_ns // count,
     )
 
 
@@ -219,9 +228,7 @@ def _choose(
 def glue_per_step(facts: Facts, loop: str, count: int) -> int:
     """Own code of the loop and of open composites in one step [ns]; 0 where it does not matter."""
     timing = facts.timings[loop]
-    covered = sum(
-        native_mode(facts, unit.path, 1.0).duration_ns * unit.calls for unit in units(facts, loop)
-    )
+    covered = sum(recorded_ns(facts, unit.path) * unit.calls for unit in units(facts, loop))
     glue = round(timing.mean_ns / count - covered)
     return (
         glue if glue > 0.005 * timing.mean_ns / count else 0

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rose_opt.facts import Facts
 from rose_opt.iteration import Price, Pricing
 from rose_opt.kernel import GLUE, Kernel, solve_kernel
-from rose_opt.phases import native_mode, runs_whole
+from rose_opt.phases import (
+    native_iteration_ns,
+    native_mode,
+    recorded_ns,
+    runs_whole,
+    shard_mode,
+    whole_probe,
+)
 from rose_opt.placement import Workers, place
 from rose_opt.plan import (
     AlternativeRecord,
@@ -25,7 +32,7 @@ from rose_opt.plan import (
     Refusal,
     verify,
 )
-from rose_opt.reasons import gained, keeping
+from rose_opt.reasons import gained, keeping, milliseconds
 from rose_opt.search import Candidates, candidates, combinations, describe
 from rose_opt.settings import PlanSettings
 from rose_opt.transforms import (
@@ -36,6 +43,8 @@ from rose_opt.transforms import (
     apply_all,
     parse_composition,
 )
+
+_UNSTEADY = 1.5  # ours: ratio of two measurements of one node that cannot both be right
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,7 @@ class _Planner:
 
     def native(self) -> Priced:
         """The program as it is."""
-        recorded = self.facts.iteration.iteration_ns
+        recorded = native_iteration_ns(self.facts, self.cores)
         return Priced((), Workers(components=self._components()), {}, Price(recorded, recorded))
 
     def price(self, composition: Composition) -> Priced | Refusal:
@@ -172,7 +181,7 @@ class _Planner:
 
     def _why_native(self, overlaps: list[Priced], found: Candidates) -> str:
         kernel = next((k for item in overlaps for k in item.kernels.values()), None)
-        native = self.facts.iteration.iteration_ns
+        native = native_iteration_ns(self.facts, self.cores)
         best = overlaps[0].price if overlaps else None
         return keeping(native, best, kernel, found.refusals, self.settings, self.cores)
 
@@ -198,10 +207,10 @@ class _Planner:
             workers=chosen.workers.specs(),
             threads=_threads(chosen.kernels.values()),
             cores=self.cores,
-            core_demand=self._core_demand(chosen.kernels.values()),
+            core_demand=self._core_demand(chosen),
             orders=tuple(o for kernel in chosen.kernels.values() for o in kernel.orders()),
             predicted=Predicted(
-                native_ns=self.facts.iteration.iteration_ns,
+                native_ns=native_iteration_ns(self.facts, self.cores),
                 iteration_ns=price.iteration_ns,
                 lower_bound_ns=price.lower_bound_ns,
                 gap=round(1 - price.lower_bound_ns / price.iteration_ns, 6),
@@ -220,20 +229,40 @@ class _Planner:
     def _component(self, component: PlanComponent, workers: Workers) -> PlanComponent:
         return replace(component, shards=workers.shards.get(component.name, 1))
 
-    def _core_demand(self, kernels: Iterable[Kernel]) -> dict[str, float]:
-        """Cores of every task: in a split, of one group; elsewhere, as recorded."""
+    def _core_demand(self, chosen: Priced) -> dict[str, float]:
+        """Cores of every task: in a split or on a shard, of one group; elsewhere, natively."""
         demand: dict[str, float] = {}
         for node in self.facts.graph.nodes:
-            if node.kind == "exec" and (not node.composite or runs_whole(self.facts, node)):
-                demand[node.path] = native_mode(self.facts, node.path, self.cores).cores
-        for kernel in kernels:
+            if node.kind != "exec" or (node.composite and not runs_whole(self.facts, node)):
+                continue
+            shards = chosen.workers.shards.get(node.component or "")
+            mode = native_mode(self.facts, node.path, self.cores)
+            if shards is not None:
+                mode = shard_mode(self.facts, node.path, shards, self.cores)
+            demand[node.path] = mode.cores
+        for kernel in chosen.kernels.values():
             demand.update(
                 {path: mode.cores for path, mode in kernel.chosen.items() if path != GLUE}
             )
         return demand
 
+    def _unsteady(self) -> Iterator[str]:
+        """Nodes that took much longer in the trace than when probed, or the other way round."""
+        for node in self.facts.graph.nodes:
+            probed = whole_probe(self.facts, node.path)
+            above = node.parent is not None and whole_probe(self.facts, node.parent) is not None
+            if probed is None or above:
+                continue
+            recorded = recorded_ns(self.facts, node.path)
+            if not 1 / _UNSTEADY < recorded / probed.duration_ns < _UNSTEADY:
+                yield (
+                    f"{node.path} took {milliseconds(recorded)} in the trace and "
+                    f"{milliseconds(probed.duration_ns)} when probed: the machine was busy with something "
+                    "else during one of them. The probe is used; record again on a quiet machine."
+                )
+
     def _notes(self, kernels: Iterable[Kernel]) -> tuple[str, ...]:
-        notes: list[str] = []
+        notes = [*self._unsteady()]
         for kernel in kernels:
             if kernel.estimated:
                 notes.append(

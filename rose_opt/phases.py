@@ -95,8 +95,16 @@ def steps(facts: Facts, path: str) -> float:
     return max(per_call, default=1.0)
 
 
+def recorded_ns(facts: Facts, path: str) -> int:
+    """Mean duration of a node in the trace [ns]."""
+    return facts.timings[path].mean_ns
+
+
 def native_mode(facts: Facts, path: str, cores: float) -> Mode:
-    """A node as it was recorded: its mean duration and the cores it kept busy.
+    """A node as it runs natively: its duration and the cores it keeps busy.
+
+    Where the node was probed whole, the probe counts, so that it compares with the probes of its parts;
+    loops and composites around it are taken to change by as much.
 
     Args:
         facts: What is known.
@@ -107,10 +115,34 @@ def native_mode(facts: Facts, path: str, cores: float) -> Mode:
         The mode; one core where CPU time is unknown.
     """
     timing = facts.timings[path]
-    used = 1.0 if timing.cores_used is None else timing.cores_used
-    return Mode(
-        max(timing.mean_ns, 1), _cores(used, timing.threads, cores), threads=None, label="native"
+    probed = whole_probe(facts, path)
+    if probed is not None:
+        busy = _cores(_used(probed), probed.threads, cores)
+        return Mode(max(probed.duration_ns, 1), busy, label="native")
+    change = steps(facts, path) * sum(
+        calls_per_run(facts, child.path, path)
+        * (native_mode(facts, child.path, cores).duration_ns - recorded_ns(facts, child.path))
+        for child in facts.graph.children(path)
     )
+    used = 1.0 if timing.cores_used is None else timing.cores_used
+    duration = max(round(timing.mean_ns + change), 1)
+    return Mode(duration, _cores(used, timing.threads, cores), label="native")
+
+
+def native_iteration_ns(facts: Facts, cores: float) -> int:
+    """One native iteration: the median recorded, corrected by the probes [ns]."""
+    root = facts.graph.root.path
+    change = native_mode(facts, root, cores).duration_ns - recorded_ns(facts, root)
+    return max(facts.iteration.iteration_ns + change, 1)
+
+
+def whole_probe(facts: Facts, path: str) -> Probe | None:
+    """The probe of a node on the whole batch with the threads it was recorded with, if there is one."""
+    if facts.graph.node(path).is_loop:
+        return None
+    threads = facts.timings[path].threads
+    found = _part_probes(facts, path, 1, "whole")
+    return next((probe for probe in found if probe.threads == threads), None)
 
 
 def grouped_ways(
@@ -144,6 +176,12 @@ def grouped_ways(
         for probe in allowed
     )
     return Ways(modes, tuple(probe.identical for probe in allowed))
+
+
+def shard_mode(facts: Facts, path: str, shards: int, cores: float) -> Mode:
+    """The fastest way of running a node on one shard of its component, outside any split."""
+    modes = grouped_ways(facts, path, shards, True, cores, "any").modes
+    return min(modes, key=lambda mode: (mode.duration_ns, mode.cores))
 
 
 def _part_probes(facts: Facts, path: str, groups: int, variant: str) -> list[Probe]:
@@ -180,18 +218,17 @@ def _together(path: str, parts: Iterable[Probe]) -> Probe:
 
 
 def _estimated(facts: Facts, path: str, groups: int, cores: float) -> tuple[Mode, ...]:
-    timing = facts.timings[path]
     native = native_mode(facts, path, cores)
     modes = [
         Mode(
             part_ns(native.duration_ns, groups),
             native.cores,
-            threads=timing.threads,
+            threads=facts.timings[path].threads,
             label="estimated, native threads",
         )
     ]
-    if timing.cpu_ns is not None and native.cores > 1.05:  # ours: more than one core's noise
-        one = part_ns(timing.cpu_ns, groups)
+    if native.cores > 1.05:  # ours: more than one core's noise
+        one = part_ns(round(native.duration_ns * native.cores), groups)
         modes.insert(0, Mode(one, 1.0, threads=1, label="estimated, 1 thread"))
     return tuple(modes)
 

@@ -188,6 +188,24 @@ def test_more_groups_are_tried_and_judged() -> None:
     assert made.alternatives[0].predicted_ns == made.predicted.iteration_ns
 
 
+def test_whole_probes_count_where_the_recording_was_disturbed() -> None:
+    whole = (
+        probe(ACT, 27.0, groups=1, threads=2, variant="whole"),
+        probe(ACT, 60.0, groups=1, threads=1, variant="whole"),
+        probe(STEP, 70.0, groups=1, threads=2, variant="whole", cores=1.0),
+    )
+    parts = balanced().probes
+    disturbed = measured(ppo(epochs=3, steps=16), took(900.0, 90.0), (*parts, *whole))
+    made = plan(disturbed, TWO_CORES)
+    quiet = plan(balanced(), TWO_CORES)
+    assert made.predicted.native_ns == pytest.approx(quiet.predicted.native_ns, rel=0.001)
+    assert made.predicted.iteration_ns == pytest.approx(quiet.predicted.iteration_ns, rel=0.001)
+    assert made.notes == (
+        f"{ACT} took 900.0 ms in the trace and 27.0 ms when probed: the machine was busy with something "
+        "else during one of them. The probe is used; record again on a quiet machine.",
+    )
+
+
 def test_numbers_of_groups_without_probes_are_not_guessed_beside_measured_ones() -> None:
     made = plan(balanced(), PlanSettings(cores=8.0, max_groups=3))
     (refused,) = [r for r in made.refusals if "expected probes" in r.reason]

@@ -1,0 +1,66 @@
+"""Whatever was measured: plans are legal, compute the same, and never promise less than their bound."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose_opt.facts import Facts
+from rose_opt.optimize import plan
+from rose_opt.plan import Plan
+from rose_opt.settings import PlanSettings
+from rose_opt.transforms import Subject, apply_all, parse_composition
+from tests.rose_opt.programs import ACT, STEP, UPDATE, Took, measured, ppo, probe
+from tests.rose_opt.transforms.rewrites import runs_the_same
+
+MS = st.floats(0.05, 200.0)
+CORES = st.sampled_from((1.0, 2.0, 3.0, 8.0))
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> Facts:
+    """The PPO program with random durations, with and without probes, in legal and illegal variants."""
+    policy, step, learn = draw(MS), draw(MS), draw(MS)
+    threads = draw(st.floats(1.0, 2.0))
+    program = ppo(
+        epochs=draw(st.integers(1, 3)),
+        steps=draw(st.integers(1, 3)),
+        shared_module=draw(st.booleans()),
+        shardable=draw(st.sampled_from(((), ("sim",), ("sim",)))),
+    )
+    took = {
+        f"{ACT}/policy.encode": Took(policy, threads),
+        f"{ACT}/policy.denoise": Took(policy, threads),
+        STEP: Took(step),
+        UPDATE: Took(learn, threads),
+    }
+    same = draw(st.sampled_from((True, True, None, False)))
+    probes = [
+        probe(ACT, draw(MS), threads=1, identical=same),
+        probe(ACT, draw(MS), threads=2, identical=True),
+        probe(STEP, draw(MS), variant="shard"),
+    ]
+    return measured(program, took, probes if draw(st.booleans()) else (), rows=4)
+
+
+@given(facts(), CORES, st.sampled_from(("exact", "any")))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_plans_keep_their_promises(found: Facts, cores: float, bits: str) -> None:
+    chosen = PlanSettings(cores=cores, max_groups=2, bits="any" if bits == "any" else "exact")
+    made = plan(found, chosen)
+    assert Plan.from_json(made.to_json()) == made
+    predicted = made.predicted
+    assert predicted.lower_bound_ns <= predicted.iteration_ns <= predicted.native_ns
+    for item in made.alternatives:
+        assert item.lower_bound_ns <= item.predicted_ns
+    if made.kept_native:
+        assert predicted.iteration_ns == predicted.native_ns
+    else:
+        assert predicted.iteration_ns < (1 - chosen.min_gain) * predicted.native_ns
+    assert all(demand <= cores for demand in made.core_demand.values())
+    if bits == "exact":
+        assert made.equivalence != "reassociated"
+    subject = Subject.of(found)
+    rewritten = apply_all(parse_composition(made.transforms), subject)
+    assert isinstance(rewritten, Subject)
+    runs_the_same(subject, rewritten, orders=1)
