@@ -15,15 +15,9 @@ from rose_opt.plan.hierarchy import (
 )
 from rose_opt.plan.legality import KNOWN_TRANSFORMS, verify
 from rose_opt.plan.record import AlternativeRecord, Plan, Predicted
-from rose_opt.plan.rules import (
-    Refusal,
-    between,
-    merge_refusal,
-    rewire_refusal,
-    sharded_components,
-    split_refusal,
-    unlock,
-)
+from rose_opt.plan.refusal import Refusal, unlock
+from rose_opt.plan.rewire_rules import between, rewire_refusal
+from rose_opt.plan.split_rules import merge_refusal, sharded_components, split_refusal
 from rose_opt.plan.transformation import Transformation
 from rose_opt.plan.workers import Order, OrderStep, PhaseThreads, Resident, WorkerSpec
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rose_opt.plan.errors import PlanError
 from rose_opt.plan.hierarchy import PlanComponent, PlanEdge, PlanNode
-from rose_opt.plan.rules import Refusal
+from rose_opt.plan.refusal import Refusal
 from rose_opt.plan.transformation import Transformation
 from rose_opt.plan.workers import Order, OrderStep, PhaseThreads, Resident, WorkerSpec
 from rose_trace.records import Access, StateAccess

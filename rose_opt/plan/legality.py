@@ -5,7 +5,8 @@ from __future__ import annotations
 from rose_opt.plan.errors import PlanRefused
 from rose_opt.plan.hierarchy import AccessesOf, own_accesses
 from rose_opt.plan.record import Plan
-from rose_opt.plan.rules import merge_refusal, rewire_refusal, sharded_components, split_refusal
+from rose_opt.plan.rewire_rules import rewire_refusal
+from rose_opt.plan.split_rules import merge_refusal, sharded_components, split_refusal
 
 KNOWN_TRANSFORMS = ("split-spatial", "interleave", "merge", "rewire")
 

@@ -15,7 +15,7 @@ from typing import Any
 from rose_opt.plan import codec
 from rose_opt.plan.errors import PlanError
 from rose_opt.plan.hierarchy import Hierarchy, PlanComponent, PlanEdge, PlanNode
-from rose_opt.plan.rules import Refusal
+from rose_opt.plan.refusal import Refusal
 from rose_opt.plan.transformation import Transformation
 from rose_opt.plan.workers import Order, PhaseThreads, WorkerSpec
 

@@ -51,7 +51,7 @@ class Subject:
 
     @property
     def hierarchy(self) -> Hierarchy:
-        """The graph in the form that the rules of `rose_opt.plan.rules` read."""
+        """The graph in the form that the rules in `rose_opt.plan` read."""
         return hierarchy(self.graph)
 
 

@@ -1,7 +1,7 @@
-"""When a transform is legal: one set of rules for the optimizer's checks and for loading a plan.
+"""When the rows of a loop may run in groups, and when their results can be put together again.
 
-Each rule looks at declarations, values and structures alone and answers with a `Refusal` or nothing.
-No duration is ever read here, so nothing about speed can make an overlap legal.
+The same rules serve the optimizer's checks and the loading of a plan. They look at declarations, values
+and structures alone: no duration is ever read here, so nothing about speed can make an overlap legal.
 
 Paper: §4.3.1; the rules are in docs/legality.md.
 """
@@ -11,44 +11,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rose_opt.plan.hierarchy import (
     AccessesOf,
     Hierarchy,
-    PlanEdge,
     PlanNode,
     inside,
     leaf_accesses,
     own_accesses,
 )
+from rose_opt.plan.refusal import Refusal, declare
 from rose_trace.legality import AccessSet, Conflict, first_conflict, partition
 from rose_trace.pytree import Leaf, Structure
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A refused overlap: what was asked, why not, and what would unlock it.
-
-    Attributes:
-        transform: Transform name.
-        subject: What it was asked for.
-        reason: ``expected <condition>, got <fact>``.
-        unlock: The annotation or change that would allow it.
-        nodes: Paths of the nodes that stand against it.
-        witness: An invocation that shows it; empty without a trace.
-    """
-
-    transform: str
-    subject: str
-    reason: str
-    unlock: str = ""
-    nodes: tuple[str, ...] = ()
-    witness: str = ""
-
-    def __str__(self) -> str:
-        shown = f" ({self.witness})" if self.witness else ""
-        return f"{self.transform}({self.subject}): {self.reason}{shown}. {self.unlock}".rstrip()
 
 
 def split_refusal(
@@ -106,32 +80,6 @@ def merge_refusal(hierarchy: Hierarchy, loop: str, rows: int | None) -> Refusal 
     return None
 
 
-def rewire_refusal(
-    hierarchy: Hierarchy, later: str, earlier: str, accesses_of: AccessesOf = own_accesses
-) -> Refusal | None:
-    """Why a node cannot run beside an earlier sibling, or nothing.
-
-    While `earlier` runs in a branch, the program goes on to `later` and through everything between.
-
-    Args:
-        hierarchy: Nodes and data edges.
-        later: Path of the node that is to start early.
-        earlier: Path of the sibling before it.
-        accesses_of: Accesses of a leaf.
-
-    Returns:
-        The first reason against it, in program order.
-    """
-    return next(_against_rewire(hierarchy, later, earlier, accesses_of), None)
-
-
-def between(hierarchy: Hierarchy, later: str, earlier: str) -> tuple[PlanNode, ...]:
-    """Siblings after `earlier` up to and including `later`, in program order."""
-    siblings = hierarchy.children(hierarchy.node(earlier).parent)
-    names = [node.path for node in siblings]
-    return siblings[names.index(earlier) + 1 : names.index(later) + 1]
-
-
 def _against_split(
     h: Hierarchy, loop: str, groups: int, rows: int | None, of: AccessesOf
 ) -> Iterator[Refusal]:
@@ -161,7 +109,7 @@ def _against_split(
         if access.opaque:
             yield refuse(
                 f"expected every leaf to declare its states, got {leaf.path} without a declaration",
-                _declare(leaf),
+                declare(leaf),
                 leaf.path,
             )
         if not (leaf.rows or _in_rows(h, leaf)):
@@ -245,91 +193,6 @@ def _keyed_writes(h: Hierarchy, loop: str, component: str) -> str:
         if a.keyed and a.mode.writes
     ]
     return ", ".join(dict.fromkeys(states))
-
-
-def _against_rewire(h: Hierarchy, later: str, earlier: str, of: AccessesOf) -> Iterator[Refusal]:
-    subject = f"{later} beside {earlier}"
-
-    def refuse(reason: str, unlock: str, *nodes: str) -> Refusal:
-        return Refusal("rewire", subject, reason, unlock, nodes)
-
-    branch, node = h.node(earlier), h.node(later)
-    order = [n.path for n in h.nodes]
-    if (
-        not branch.parent
-        or branch.parent != node.parent
-        or order.index(earlier) >= order.index(later)
-    ):
-        yield refuse(
-            "expected two children of one parent in program order, got others",
-            "Name two siblings, the later one first.",
-            later,
-            earlier,
-        )
-        return
-    if not branch.rewritable:
-        yield refuse(
-            f"expected a branch that may be moved, got rose.iterations {earlier}",
-            "Write it with @rose.loop: body(carry, item) -> (carry, output).",
-            earlier,
-        )
-    for passed in between(h, later, earlier):
-        for (a, x), (b, y) in itertools.product(
-            leaf_accesses(h, earlier, of), leaf_accesses(h, passed.path, of)
-        ):
-            conflict = first_conflict(x, y)
-            if conflict is not None:
-                yield refuse(
-                    f"expected no conflicting access, got {conflict} ({a.path} before {b.path})",
-                    unlock(a, x, b, y),
-                    a.path,
-                    b.path,
-                )
-        yield from _against_waiting(h, passed, earlier, later, refuse_subject=subject)
-
-
-def _against_waiting(
-    h: Hierarchy, passed: PlanNode, earlier: str, later: str, refuse_subject: str
-) -> Iterator[Refusal]:
-    """Nothing on the way to `later` may need the whole of `earlier`."""
-    for edge in h.crossing(earlier, passed.path):
-        if edge.distance or h.node(edge.consumer).kind == "loop":
-            continue  # a loop is handed its items; which iteration uses which is told by its nodes
-        per_iteration = passed.kind == "loop" and not edge.all_iterations
-        if per_iteration and h.node(earlier).kind == "loop":
-            continue
-        yield Refusal(
-            "rewire",
-            refuse_subject,
-            f"expected each iteration of {later} to need finished iterations of {earlier}, got "
-            f"{_need(h, edge, passed)}",
-            f"Let one iteration of {later} use the values of one iteration of {earlier} only "
-            "(e.g. normalise and shuffle within an epoch) if the algorithm allows it; Rose never "
-            "changes what is computed.",
-            (edge.producer, edge.consumer),
-        )
-
-
-def _need(h: Hierarchy, edge: PlanEdge, passed: PlanNode) -> str:
-    if passed.kind != "loop":
-        return f"{edge.consumer}, which needs what {edge.producer} returns"
-    return f"{edge.consumer}, of which one iteration needs {edge.producer} of every iteration"
-
-
-def unlock(first: PlanNode, a: AccessSet, second: PlanNode, b: AccessSet) -> str:
-    """The annotation that would let two conflicting nodes run side by side."""
-    silent = [n for n, s in ((first, a), (second, b)) if s.opaque]
-    if silent:
-        return _declare(*silent)
-    return (
-        f"Keep the native order, or let {second.name} work on a state of its own that a later node "
-        "copies over."
-    )
-
-
-def _declare(*nodes: PlanNode) -> str:
-    names = " and ".join(dict.fromkeys(node.name for node in nodes))
-    return f"Declare what {names} touches: reads=, updates=, refreshes= or pure=True."
 
 
 def _unlock_groups(node: PlanNode, conflict: Conflict) -> str:
