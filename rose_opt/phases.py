@@ -150,6 +150,9 @@ def grouped_ways(
 ) -> Ways:
     """Ways of running a unit on one of `groups` parts of the rows.
 
+    A part costs at least its share of the whole with as many threads: a split makes overlap possible, not
+    rows cheaper, and what measures otherwise is mostly chance.
+
     Args:
         facts: What is known.
         path: The unit.
@@ -165,10 +168,11 @@ def grouped_ways(
     if not probes:
         modes = _estimated(facts, path, groups, cores)
         return Ways(modes, (None,) * len(modes), estimated=True)
+    least = {p.threads: p.duration_ns // groups for p in _part_probes(facts, path, 1, "whole")}
     allowed = [probe for probe in probes if bits == "any" or probe.identical is not False]
     modes = tuple(
         Mode(
-            max(probe.duration_ns, 1),
+            max(probe.duration_ns, least.get(probe.threads, 1), 1),
             _cores(_used(probe), probe.threads, cores),
             threads=probe.threads,
             label=f"{probe.threads} thread{'s' if probe.threads > 1 else ''}",

@@ -188,6 +188,20 @@ def test_more_groups_are_tried_and_judged() -> None:
     assert made.alternatives[0].predicted_ns == made.predicted.iteration_ns
 
 
+def test_rows_do_not_get_cheaper_by_being_split() -> None:
+    # Halves that measure 4 % faster than half the whole would promise 7 % where nothing overlaps.
+    probes = (
+        probe(ACT, 240.0, groups=1, threads=2, variant="whole"),
+        probe(ACT, 343.0, groups=1, threads=1, variant="whole"),
+        probe(ACT, 178.0, threads=1),
+        probe(ACT, 114.5, threads=2),
+        probe(STEP, 9.1, variant="shard"),
+    )
+    made = plan(measured(ppo(epochs=2, steps=4), took(240.0, 18.0, 32.0), probes), TWO_CORES)
+    assert made.kept_native
+    assert "less than the 5% gain asked for" in made.reason
+
+
 def test_whole_probes_count_where_the_recording_was_disturbed() -> None:
     whole = (
         probe(ACT, 27.0, groups=1, threads=2, variant="whole"),
