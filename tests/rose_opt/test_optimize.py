@@ -205,7 +205,7 @@ def test_rows_do_not_get_cheaper_by_being_split() -> None:
 def test_whole_probes_count_where_the_recording_was_disturbed() -> None:
     whole = (
         probe(ACT, 27.0, groups=1, threads=2, variant="whole"),
-        probe(ACT, 60.0, groups=1, threads=1, variant="whole"),
+        probe(ACT, 55.0, groups=1, threads=1, variant="whole"),
         probe(STEP, 70.0, groups=1, threads=2, variant="whole", cores=1.0),
     )
     parts = balanced().probes
