@@ -84,6 +84,7 @@ class Signature:
 
 
 EMPTY = Signature((), None)
+NONE = Signature((), pytree.NONE.to_json())
 TOO_LARGE = Signature((LeafLayout("*", "", None, "object", 0),), None)
 
 Described = tuple[Signature, list[int]]

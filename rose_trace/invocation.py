@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opentelemetry.context import Context
@@ -59,7 +59,7 @@ class Site:
         states: Absolute state and access of every declared access.
         cells: Counters of the writes to those states, in the same order.
         written: The counters that an invocation advances.
-        indices: Gives the index of an RL iteration.
+        indices: Gives the index of an RL iteration; ``None`` for any other node.
         is_async: Whether its invocations are coroutines.
         attributes: Fixed attributes.
     """
@@ -73,7 +73,7 @@ class Site:
     states: tuple[tuple[str, str], ...] = ()
     cells: tuple[list[int], ...] = ()
     written: tuple[list[int], ...] = ()
-    indices: itertools.count[int] = field(default_factory=itertools.count)
+    indices: itertools.count[int] | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     is_async: bool = False
 
@@ -116,7 +116,7 @@ class Invocation(Frame, NonRecordingSpan):
         input_refs: ``ref, producer, offset`` of every argument leaf.
         outputs: Signature of the result.
         output_refs: The same for the result.
-        structure: JSON of the result's pytree; ``None`` for an error.
+        structure: JSON of a loop's carry; other results have theirs in `outputs`.
         versions: Writes to each declared state before this call.
     """
 

@@ -171,7 +171,12 @@ def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, th
         "inputs": _refs(column["inputs"], column["input_refs"]),
         "outputs": _refs(column["outputs"], column["output_refs"]),
         "states": _states(column["site"], column["versions"]),
-        "structure": _words(column["structure"]),
+        "structure": _words(
+            [
+                signature.structure if carry is None else carry
+                for carry, signature in zip(column["structure"], column["outputs"], strict=True)
+            ]
+        ),
         "attributes": _maps([s.attributes for s in column["site"]]),
     }
     arrays = [columns[name] if name in columns else numbers(name) for name in SPANS.names]

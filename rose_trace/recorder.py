@@ -9,6 +9,7 @@ Paper: §4.2, "Tracing"; App. A.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import sys
@@ -17,14 +18,17 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from opentelemetry.context import Context
+
 from rose_trace import hooks, otel
 from rose_trace.buffers import FLUSH_ROWS, Buffers, Part, ThreadBuffer
 from rose_trace.component import Instance, construct_natively
-from rose_trace.dataref import describe_inputs, describe_result
+from rose_trace.dataref import NONE, describe_inputs, describe_result
 from rose_trace.frames import Frame, current
 from rose_trace.invocation import Execution, Invocation, Site, declaration_json, execution
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
+from rose_trace.otel import SPAN_KEY
 from rose_trace.record import ChildSettings
 from rose_trace.suspended import drive
 
@@ -36,7 +40,8 @@ CPU_READING_NS = 50_000  # ours: a reading of CPU time this young is carried on 
 
 _now = time.time_ns
 _attach, _detach, _context = otel.attach, otel.detach, otel.current_context
-_frame = current.get
+_frame, _set_frame, _reset_frame = current.get, current.set, current.reset
+_execution = execution.get
 
 
 class Recorder:
@@ -48,6 +53,9 @@ class Recorder:
         trace_id: OpenTelemetry trace of the roots; 0 for a new one per root.
         parent_id: OpenTelemetry parent of the roots; 0 for none.
     """
+
+    ranged = False
+    """Whether `attach` and `leave` do more than attach and detach."""
 
     def __init__(
         self, part: Part, settings: ChildSettings, trace_id: int = 0, parent_id: int = 0
@@ -72,13 +80,14 @@ class Recorder:
         """Run one invocation natively and record it."""
         if node.is_async or node.is_generator:
             return drive(self, node, args, kwargs)
+        entry = node.entry
         try:
             inv = self.opened(node, args, kwargs)
         except Exception as failure:
             self.fail(failure)
-            return node.entry(*args, **kwargs)
+            return entry(*args, **kwargs)
         try:
-            result = node.entry(*args, **kwargs)
+            result = entry(*args, **kwargs)
         except BaseException as error:
             self.closed(inv, error=error)
             raise
@@ -165,13 +174,13 @@ class Recorder:
         ordinal = calls.get(site.node, 0)
         calls[site.node] = ordinal + 1
         inv = Invocation(site, caller, buffer, self._span_id() or 1, ordinal)
-        if site.kind == "iteration":
+        if site.indices is not None:
             inv.iteration = (*caller.iteration, next(site.indices))
         if args or kwargs:
             inv.inputs, inv.input_refs = describe_inputs(args, kwargs)
         if site.cells:
             inv.versions = tuple([cell[0] for cell in site.cells])
-        planned = execution.get()
+        planned = _execution()
         if planned is not None:
             inv.execution = planned
             inv.wait_ns, planned.wait_ns = planned.wait_ns, None
@@ -182,7 +191,15 @@ class Recorder:
         """Attach the contexts of an invocation and start its clock."""
         if not inv.trace_id:
             inv.trace_id = self._ids.trace_id()
-        self.attach(inv)
+        if self.ranged:
+            self.attach(inv)
+        else:  # the same, without the call
+            around = _context()
+            if len(around) == 1 and SPAN_KEY in around:
+                inv.context_token = _attach(Context({SPAN_KEY: inv}))
+            else:
+                inv.context_token = _attach(otel.context_with(inv, around))
+            inv.frame_token = _set_frame(inv)
         now = _now()
         if now - buffer.read_ns > CPU_READING_NS:
             _read_cpu(buffer, now)
@@ -193,7 +210,7 @@ class Recorder:
     def attach(self, inv: Invocation) -> None:
         """Attach the contexts of an invocation."""
         inv.context_token = _attach(otel.context_with(inv, _context()))
-        inv.frame_token = current.set(inv)
+        inv.frame_token = _set_frame(inv)
 
     def closed(
         self, inv: Invocation, result: Any = None, error: BaseException | None = None
@@ -204,7 +221,8 @@ class Recorder:
             buffer = inv.buffer
             if now - buffer.read_ns > CPU_READING_NS:
                 _read_cpu(buffer, now)
-            inv.cpu_ns = max(0, buffer.cpu_ns + now - buffer.read_ns - inv.cpu_ns)
+            spent = buffer.cpu_ns + now - buffer.read_ns - inv.cpu_ns
+            inv.cpu_ns = spent if spent > 0 else 0
             self.leave(inv)
             site = inv.site
             if site.written:
@@ -213,16 +231,15 @@ class Recorder:
                         cell[0] += 1
             if error is not None:
                 inv.error = type(error).__name__
+            elif result is None:
+                inv.outputs = NONE
             else:
                 inv.outputs, inv.output_refs = describe_result(
                     result, inv.span_id, inv.start_ns, now
                 )
                 if site.kind == "loop":
-                    inv.structure = describe_result(result[0], inv.span_id, inv.start_ns, now)[
-                        0
-                    ].structure
-                else:
-                    inv.structure = inv.outputs.structure
+                    carry = describe_result(result[0], inv.span_id, inv.start_ns, now)[0]
+                    inv.structure = carry.structure
             rows = buffer.rows
             rows.append(inv)
             if len(rows) >= FLUSH_ROWS:
@@ -232,13 +249,14 @@ class Recorder:
 
     def leave(self, inv: Invocation) -> None:
         """Detach the contexts of an invocation."""
-        if inv.frame_token is not None and inv.context_token is not None:
+        frame_token, context_token = inv.frame_token, inv.context_token
+        if frame_token is not None and context_token is not None:
+            inv.frame_token = inv.context_token = None
             try:
-                current.reset(inv.frame_token)
-                _detach(inv.context_token)
+                _reset_frame(frame_token)
+                _detach(context_token)
             except ValueError:  # finalised in another context, where nothing of it is attached
                 pass
-            inv.frame_token = inv.context_token = None
 
     def fail(self, failure: Exception) -> None:
         """A failure of the recorder itself: say so once, stop recording, let the program go on."""
@@ -300,6 +318,8 @@ class Recorder:
                 tuple(
                     cell for cell, access in zip(cells, accesses, strict=True) if access.mode.writes
                 ),
+                itertools.count() if node.kind == "iteration" else None,
+                is_async=node.is_async,
             )
             key = (node.entry, node.name, caller_path, None if instance is None else instance.name)
             return self._sites.setdefault(key, site)
@@ -343,7 +363,7 @@ class Recorder:
         finally:
             if current.get() is not inv:  # finalised late: the program has moved on
                 inv.frame_token = None
-            self.closed(inv, (None, None), problem)
+            self.closed(inv, None, problem)
 
 
 _GLUE = json.dumps(
