@@ -42,10 +42,11 @@ class ThreadBuffer:
         native_id: Native id of the thread.
         read_ns: When CPU time was read [Unix ns].
         cpu_ns: What was read [ns].
-        threads: Intra-op threads at that time; 0 where unknown.
+        threads: Intra-op threads when last looked; 0 where unknown.
+        looked_ns: When that was [Unix ns].
     """
 
-    __slots__ = ("cpu_ns", "native_id", "owner", "read_ns", "rows", "threads")
+    __slots__ = ("cpu_ns", "looked_ns", "native_id", "owner", "read_ns", "rows", "threads")
 
     def __init__(self) -> None:
         self.rows: list[Invocation] = []
@@ -54,6 +55,7 @@ class ThreadBuffer:
         self.read_ns = 0
         self.cpu_ns = 0
         self.threads = 0
+        self.looked_ns = 0
 
     def take(self, most: int) -> list[Invocation]:
         """Remove up to `most` of the oldest rows; safe beside an appending thread."""

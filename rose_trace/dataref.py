@@ -247,10 +247,9 @@ def _tensor(value: Any, leaves: list[int], claim: _Claim | None) -> Key:
     except (NotImplementedError, RuntimeError):  # sparse and functional tensors have no storage
         leaves += (0, 0, 0)
         return _tensor, value.shape, value.dtype, value.device, value.layout
-    try:
-        identity = storage.rose_identity
-    except AttributeError:
-        identity = _new_storage(storage)
+    identity = getattr(storage, "rose_identity", None)
+    if identity is None:
+        identity = _new_storage(storage, value)
     if claim is not None and identity.stamp < claim[1]:
         identity.producer = claim[0]
         identity.stamp = claim[2]
@@ -372,15 +371,21 @@ def after_fork() -> None:
     _next_ref = _new_refs()
 
 
-def _new_storage(storage: Any) -> Identity:
-    identity = Identity(_next_ref(), str(storage.device))
-    storage.rose_identity = identity
+def _new_storage(storage: Any, tensor: Any) -> Identity:
+    device = tensor.device
+    name = _devices.get(device)
+    if name is None:
+        name = _devices[device] = str(device)
+    identity = storage.rose_identity = Identity(_next_ref(), name)
     return identity
+
+
+_devices: dict[Any, str] = {}
 
 
 def _tensor_identity(tensor: Any) -> Identity:
     storage = tensor.untyped_storage()
-    return getattr(storage, "rose_identity", None) or _new_storage(storage)
+    return getattr(storage, "rose_identity", None) or _new_storage(storage, tensor)
 
 
 _arrays: dict[int, tuple[Identity, weakref.ref[Any]]] = {}

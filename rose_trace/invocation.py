@@ -61,6 +61,8 @@ class Site:
         written: The counters that an invocation advances.
         indices: Gives the index of an RL iteration; ``None`` for any other node.
         is_async: Whether its invocations are coroutines.
+        brief: Whether the last invocation was too short to be worth a reading of CPU time.
+        steady: Whether none that was taken for brief turned out not to be.
         attributes: Fixed attributes.
     """
 
@@ -76,6 +78,8 @@ class Site:
     indices: itertools.count[int] | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     is_async: bool = False
+    brief: bool = False
+    steady: bool = True
 
 
 def declaration_json(node: ExecutionNode, instance: Instance | None) -> str:
@@ -107,7 +111,8 @@ class Invocation(Frame, NonRecordingSpan):
         count: Iterations of a loop; ``None`` otherwise.
         start_ns: Start [Unix ns].
         end_ns: End [Unix ns].
-        cpu_ns: CPU time of the process when it started, then between start and end [ns].
+        cpu_ns: CPU time of the process when it started, then between start and end [ns];
+            ``None`` where unknown.
         threads: Intra-op threads; 0 where unknown.
         execution: How an executor ran it.
         wait_ns: Time between being ready and starting [ns].
@@ -135,7 +140,7 @@ class Invocation(Frame, NonRecordingSpan):
     context_token: Token[Context] | None = None
     start_ns: int = 0
     end_ns: int = 0
-    cpu_ns: int = 0
+    cpu_ns: int | None = 0
     threads: int = 0
 
     def __init__(

@@ -36,9 +36,10 @@ __all__ = ["Execution", "Recorder", "execution"]
 
 log = logging.getLogger("rose_trace")
 
-CPU_READING_NS = 50_000  # ours: a reading of CPU time this young is carried on as one busy core
+CPU_READING_NS = 50_000  # ours: shorter than this is taken as one busy core, without a system call
+THREADS_READING_NS = 10_000_000  # ours
 
-_now = time.time_ns
+_now, _cpu_time = time.time_ns, time.process_time_ns
 _attach, _detach, _context = otel.attach, otel.detach, otel.current_context
 _frame, _set_frame, _reset_frame = current.get, current.set, current.reset
 _execution = execution.get
@@ -185,6 +186,8 @@ class Recorder:
             inv.execution = planned
             inv.wait_ns, planned.wait_ns = planned.wait_ns, None
         self.enter(inv, buffer)
+        if planned is not None and planned.threads is not None:
+            inv.threads = planned.threads
         return inv
 
     def enter(self, inv: Invocation, buffer: ThreadBuffer) -> None:
@@ -201,10 +204,16 @@ class Recorder:
                 inv.context_token = _attach(otel.context_with(inv, around))
             inv.frame_token = _set_frame(inv)
         now = _now()
-        if now - buffer.read_ns > CPU_READING_NS:
-            _read_cpu(buffer, now)
+        if now - buffer.looked_ns > THREADS_READING_NS:
+            _read_threads(buffer, now)
         inv.threads = buffer.threads
-        inv.cpu_ns = buffer.cpu_ns + now - buffer.read_ns
+        if inv.site.brief:
+            inv.cpu_ns = None
+        elif now - buffer.read_ns > CPU_READING_NS:
+            buffer.cpu_ns = inv.cpu_ns = _cpu_time()
+            buffer.read_ns = now
+        else:
+            inv.cpu_ns = buffer.cpu_ns + now - buffer.read_ns
         inv.start_ns = now
 
     def attach(self, inv: Invocation) -> None:
@@ -219,12 +228,19 @@ class Recorder:
         now = inv.end_ns = _now()
         try:
             buffer = inv.buffer
-            if now - buffer.read_ns > CPU_READING_NS:
-                _read_cpu(buffer, now)
-            spent = buffer.cpu_ns + now - buffer.read_ns - inv.cpu_ns
-            inv.cpu_ns = spent if spent > 0 else 0
-            self.leave(inv)
             site = inv.site
+            duration = now - inv.start_ns
+            if duration < CPU_READING_NS:
+                inv.cpu_ns = duration
+                site.brief = site.steady
+            elif inv.cpu_ns is None:  # brief until now, so not read at its start: unknown
+                site.brief = site.steady = False
+            else:
+                buffer.cpu_ns = _cpu_time()
+                buffer.read_ns = now
+                spent = buffer.cpu_ns - inv.cpu_ns
+                inv.cpu_ns = spent if spent > 0 else 0
+            self.leave(inv)
             if site.written:
                 with self._lock:
                     for cell in site.written:
@@ -381,9 +397,8 @@ _GLUE = json.dumps(
 )
 
 
-def _read_cpu(buffer: ThreadBuffer, now: int) -> None:
-    buffer.cpu_ns = time.process_time_ns()
-    buffer.read_ns = now
+def _read_threads(buffer: ThreadBuffer, now: int) -> None:
+    buffer.looked_ns = now
     torch = sys.modules.get("torch")
     if torch is not None:
         buffer.threads = torch.get_num_threads()

@@ -68,7 +68,9 @@ SPANS = pa.schema(
         pa.field("start_ns", pa.int64()),  # Unix time
         pa.field("end_ns", pa.int64()),
         pa.field("device_end_ns", pa.int64()),  # null without a device
-        pa.field("cpu_ns", pa.int64()),  # CPU time of the whole process between start and end
+        pa.field(
+            "cpu_ns", pa.int64()
+        ),  # CPU time of the process between start and end; null if unknown
         pa.field("wait_ns", pa.int64()),  # time between being ready and starting, in a planned run
         pa.field("threads", pa.int16()),  # intra-op threads it ran with, null if unknown
         pa.field("status", WORD),  # ok | error

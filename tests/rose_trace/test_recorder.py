@@ -286,6 +286,7 @@ def test_a_frame_prepared_by_an_executor_places_the_invocation(recorded: Recorde
     assert first["trace_id"] == f"{99:032x}"
     assert (first["group"], first["groups"], first["row_start"], first["row_stop"]) == (1, 2, 4, 8)
     assert (first["worker"], first["wait_ns"]) == ("sim0", 1_234)
+    assert (first["threads"], second["threads"]) == (1, 1)
     assert (second["worker"], second["wait_ns"], second["group"]) == ("sim0", None, 1)
     assert second["parent_id"] == first["span_id"]
 
@@ -350,6 +351,30 @@ def test_cpu_time_of_busy_and_of_waiting_invocations(recorded: Recorded) -> None
     assert share[0] > 0.3
     assert share[1] < 0.5 * share[0]
     assert rows[0]["threads"] == torch.get_num_threads()
+
+
+def test_cpu_time_of_a_call_that_was_brief_until_now_is_unknown_once(recorded: Recorded) -> None:
+    ready = threading.Event()
+
+    @rose.node(pure=True)
+    def work(seconds: float) -> None:
+        if seconds:
+            ready.wait(seconds)
+
+    def program() -> None:
+        for seconds in (0, 0, 0.01, 0.01, 0, 0.01):
+            work(seconds)
+
+    rows = recorded(program)
+    cpu = [row["cpu_ns"] for row in rows]
+    brief = [row["end_ns"] - row["start_ns"] < 50_000 for row in rows]
+    assert not brief[2]
+    if brief[1]:  # unless the machine took its time
+        assert cpu[1] == rows[1]["end_ns"] - rows[1]["start_ns"]
+        assert cpu[2] is None
+    # Known ever after: a node is taken for brief only until it once was not.
+    assert all(known is not None for known in cpu[3:])
+    assert cpu[3] < rows[3]["end_ns"] - rows[3]["start_ns"]
 
 
 # A random program: a tree of nodes and loops over a few states, some of which fail.
