@@ -207,7 +207,9 @@ class Driver:
             except Cancelled:
                 pass
             except BaseException as error:
-                self._tasks.fail(here.frontier, -1, error)
+                # An interrupt has no place in the program: nothing more starts at all.
+                place = here.frontier if isinstance(error, Exception) else ()
+                self._tasks.fail(place, -1, error)
             for branch in self._branches:
                 branch.thread.join()
             self._branches.clear()

@@ -61,6 +61,10 @@ class Replay:
         verify(self.plan, functools.partial(code.accesses, self.plan))
 
     def __enter__(self) -> Replay:
+        if isinstance(hooks.active, Driver):
+            raise RuntimeError(
+                "rose_exec.replay: expected no other replay, got an open one. Close it first, or enter its paused()."
+            )
         if not self.native:
             self._refusable(complete=False)
         self._scope.enter_context(program(self._program))

@@ -35,6 +35,10 @@ class Ambient:
     deterministic: bool
 
 
+DEFAULT = Ambient(True, False, ("", ""), "torch.float32", "highest", False)
+"""Settings that torch will have where it is not loaded yet."""
+
+
 def capture() -> Ambient | None:
     """Settings of this thread; ``None`` where torch is not loaded."""
     torch = sys.modules.get("torch")
@@ -56,7 +60,7 @@ def capture() -> Ambient | None:
 @contextlib.contextmanager
 def applied(ambient: Ambient | None) -> Generator[None]:
     """Run a block under `ambient`, where it differs from this thread's settings."""
-    if ambient is None or ambient == (capture() or _imported()):
+    if ambient is None or ambient == (capture() or DEFAULT):
         yield
         return
     import torch
@@ -79,10 +83,3 @@ def applied(ambient: Ambient | None) -> Generator[None]:
                 kind = getattr(torch, wanted.removeprefix("torch.")) if wanted else None
                 stack.enter_context(torch.autocast(device, kind, enabled=bool(wanted)))
         yield
-
-
-def _imported() -> Ambient | None:
-    """Settings once torch is loaded: the program has it, so this process needs it too."""
-    import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    return capture()

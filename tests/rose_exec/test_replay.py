@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rose_exec
+from rose_exec.replay import replay
 from rose_trace import pytree
 from rose_trace.component import program
 from tests.rose_exec import programs
@@ -44,6 +44,6 @@ def assert_identical(a: Any, b: Any) -> None:
 )
 def test_planned_run_equals_native(transforms: tuple[str, ...], processes: tuple[str, ...]) -> None:
     plan = observed_plan(programs.build, *transforms, rows=programs.ROWS, processes=processes)
-    with rose_exec.replay(plan, build=programs.build, strict=True) as session:
+    with replay(plan, build=programs.build, strict=True) as session:
         planned = [session.built() for _ in range(2)]
     assert_identical(planned, native())
