@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rose_trace.activity.cpu import CpuUtilisation
+from rose_trace.activity.gpm import Gpm
+from rose_trace.activity.pm_sampling import PmSampling
+from rose_trace.activity.utilisation import NvmlUtilisation
 
 Sample = tuple[str, str, int, int, float, bool]
 """Source, device, start and end [Unix ns], activity [fraction, 0..1], estimate."""
@@ -49,8 +52,13 @@ class Known:
     make: Callable[[], ActivitySource]
 
 
-SOURCES: tuple[Known, ...] = (Known("cpu", CpuUtilisation.unavailable, CpuUtilisation),)
-"""Best first: PM sampling, GPM, NVML utilisation and kernel records go before CPU utilisation."""
+SOURCES: tuple[Known, ...] = (
+    Known("pm-sampling", PmSampling.unavailable, PmSampling),
+    Known("gpm", Gpm.unavailable, Gpm),
+    Known("nvml-utilisation", NvmlUtilisation.unavailable, NvmlUtilisation),
+    Known("cpu", CpuUtilisation.unavailable, CpuUtilisation),
+)
+"""Best first."""
 
 
 def choose(name: str) -> tuple[ActivitySource | None, dict[str, Any]]:
