@@ -5,6 +5,8 @@ Runs as a script in an environment of its own; it imports nothing of Rose.
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import select
 import struct
 import sys
@@ -18,16 +20,9 @@ BUFFER_BYTES = 64 * 1024 * 1024
 
 def collectors(interval_ns: int) -> list[Any]:
     """A configured collector per visible GPU."""
-    import ctypes
-    import importlib
-
     pm: Any = importlib.import_module("cupti.pm_sampling")
-    driver = ctypes.CDLL("libcuda.so.1")
-    driver.cuInit(0)
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
     made: list[Any] = []
-    for index in range(count.value):
+    for index in range(open_contexts()):
         collector: Any = pm.Collector(index)
         collector.enable()
         settings: dict[str, Any] = {
@@ -43,6 +38,36 @@ def collectors(interval_ns: int) -> list[Any]:
     return made
 
 
+def open_contexts() -> int:
+    """Open the primary context of every visible GPU, without which CUPTI fails or crashes.
+
+    Returns:
+        Number of visible GPUs.
+    """
+    driver = ctypes.CDLL("libcuda.so.1")
+    count, context = ctypes.c_int(), ctypes.c_void_p()
+    calls = [("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))]
+    for name, arguments in calls:
+        check(name, getattr(driver, name)(*arguments))
+    for index in reversed(range(count.value)):
+        check(
+            "cuDevicePrimaryCtxRetain",
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), index),
+        )
+        check("cuCtxSetCurrent", driver.cuCtxSetCurrent(context))
+    return count.value
+
+
+def check(name: str, status: int) -> None:
+    """Raise where a driver call failed.
+
+    Raises:
+        OSError: With the call and its status.
+    """
+    if status:
+        raise OSError(f"{name}: CUDA error {status}")
+
+
 def drain(device: int, collector: Any) -> None:
     """Write the samples that have come in; the first of a session is empty."""
     out = bytearray()
@@ -56,10 +81,10 @@ def drain(device: int, collector: Any) -> None:
 
 def main() -> None:
     """Sample until standard input ends; with ``--check`` only try to."""
-    check = sys.argv[1] == "--check"
-    made = collectors(1_000_000 if check else int(sys.argv[1]))
+    trial = sys.argv[1] == "--check"
+    made = collectors(1_000_000 if trial else int(sys.argv[1]))
     try:
-        if check:
+        if trial:
             return
         for collector in made:
             collector.start()

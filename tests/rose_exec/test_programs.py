@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-
 import rose_trace as rose
 from rose_exec.refs import is_deferred
 from rose_exec.replay import Replay, replay
