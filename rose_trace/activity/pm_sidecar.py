@@ -5,7 +5,6 @@ Runs as a script in an environment of its own; it imports nothing of Rose.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import select
 import struct
@@ -20,9 +19,10 @@ BUFFER_BYTES = 64 * 1024 * 1024
 
 def collectors(interval_ns: int) -> list[Any]:
     """A configured collector per visible GPU."""
+    count = open_driver()
     pm: Any = importlib.import_module("cupti.pm_sampling")
     made: list[Any] = []
-    for index in range(open_contexts()):
+    for index in range(count):
         collector: Any = pm.Collector(index)
         collector.enable()
         settings: dict[str, Any] = {
@@ -38,34 +38,18 @@ def collectors(interval_ns: int) -> list[Any]:
     return made
 
 
-def open_contexts() -> int:
-    """Open the primary context of every visible GPU, without which CUPTI fails or crashes.
+def open_driver() -> int:
+    """Initialise the driver through torch; no context is made.
+
+    Where nothing but CUPTI is loaded, ``profiler_initialize`` crashes (CUPTI 13.4 on driver 580), even
+    with a context; after torch's own start-up it does not.
 
     Returns:
         Number of visible GPUs.
     """
-    driver = ctypes.CDLL("libcuda.so.1")
-    count, context = ctypes.c_int(), ctypes.c_void_p()
-    calls = [("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))]
-    for name, arguments in calls:
-        check(name, getattr(driver, name)(*arguments))
-    for index in reversed(range(count.value)):
-        check(
-            "cuDevicePrimaryCtxRetain",
-            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), index),
-        )
-        check("cuCtxSetCurrent", driver.cuCtxSetCurrent(context))
-    return count.value
-
-
-def check(name: str, status: int) -> None:
-    """Raise where a driver call failed.
-
-    Raises:
-        OSError: With the call and its status.
-    """
-    if status:
-        raise OSError(f"{name}: CUDA error {status}")
+    torch: Any = importlib.import_module("torch")
+    torch.cuda.init()
+    return int(torch.cuda.device_count())
 
 
 def drain(device: int, collector: Any) -> None:
