@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 
 from rose_trace import hooks
 from rose_trace.node import ExecutionNode
+from rose_trace.pytree import definition_key
 
 C = TypeVar("C", bound=type)
 
@@ -144,7 +145,7 @@ def component(
             )
         declared = ComponentClass(
             name or target.__name__.lower(),
-            f"{target.__module__}:{target.__qualname__}",
+            definition_key(target),
             states,
             callable(getattr(target, "shard", None)),
         )

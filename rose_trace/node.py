@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from rose_trace import hooks
 from rose_trace.fingerprint import fingerprint
 from rose_trace.legality import AccessSet
+from rose_trace.pytree import definition_key
 from rose_trace.records import Declaration
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class ExecutionNode:
         self.entry = entry
         self.name = name or entry.__name__
         self.declaration = declaration
-        self.key = f"{entry.__module__}:{entry.__qualname__}"
+        self.key = definition_key(entry)
         self.is_method = False
         self.is_async = inspect.iscoroutinefunction(entry)
         self.is_generator = inspect.isgeneratorfunction(entry) or inspect.isasyncgenfunction(entry)

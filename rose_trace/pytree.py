@@ -167,9 +167,19 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+def definition_key(definition: Any) -> str:
+    """``module:qualname`` of a class or function, the same in a program and in the processes it spawns.
+
+    A spawned process imports the program's script as ``__mp_main__``.
+    """
+    module = definition.__module__
+    module = "__main__" if module == "__mp_main__" else module
+    return f"{module}:{definition.__qualname__}"
+
+
 def class_key(cls: type) -> str:
     """``module:qualname`` of a class; remembers it, so that local classes resolve in this process."""
-    key = f"{cls.__module__}:{cls.__qualname__}"
+    key = definition_key(cls)
     _classes[key] = cls
     return key
 
