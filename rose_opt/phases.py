@@ -18,6 +18,9 @@ from rose_opt.plan import Refusal
 from rose_opt.schedule import Mode
 from rose_opt.settings import Bits
 
+WAITING_CORES = 0.2  # ours: below this share of one core a phase waits for something
+ROUNDING_CORES = 0.1  # ours: precision of CPU times over short phases
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -288,6 +291,15 @@ def _used(probe: Probe) -> float:
 
 
 def _cores(used: float, threads: int | None, cores: float) -> float:
-    """Cores of a mode: what was measured, without the noise of other threads of the process."""
+    """Cores of a mode, without the noise of a measurement.
+
+    A phase that computes occupies a core even where other programs kept it from running; only a phase
+    that mostly waits occupies less. Nearly whole numbers are whole, so that two phases of one core each
+    fit on two.
+    """
     most = cores if threads is None else min(float(threads), cores)
-    return round(max(min(used, most), 0.0), 2)
+    busy = max(used, 1.0) if used >= WAITING_CORES else used
+    whole = round(busy)
+    return round(
+        max(min(float(whole) if abs(busy - whole) <= ROUNDING_CORES else busy, most), 0.0), 2
+    )
