@@ -11,7 +11,7 @@ from rose_exec import wire
 from rose_exec.native import Native
 from rose_exec.placement import INLINE, Home, Placement
 from rose_exec.readiness import MAIN, Position
-from rose_exec.refs import Deferred, Output, Result, concrete, describe, value_of
+from rose_exec.refs import Output, Result, concrete, defer, describe, value_of
 from rose_exec.scope import Outputs, Scope
 from rose_exec.split import merge_trees, slice_arguments
 from rose_exec.suspended import resumed_after
@@ -194,7 +194,7 @@ class Calls:
     def _outputs(self, expected: Structure, result: Result) -> Any:
         """The deferred result, in the recorded structure."""
         leaves: Sequence[Any] = [
-            Deferred(Output(result, index), leaf, self._tasks.wait)
+            defer(Output(result, index), leaf, self._tasks.wait)
             for index, leaf in enumerate(expected.leaves())
         ]
         return pytree.unflatten(expected, iter(leaves))

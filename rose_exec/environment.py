@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from rose_exec.replay import Replay
 from rose_trace import hooks
 from rose_trace.component import Instance
 from rose_trace.loop import LoopNode
@@ -24,19 +23,23 @@ def install() -> None:
     """
     path = os.environ.get(PLAN_VARIABLE)
     if path and multiprocessing.parent_process() is None:
-        hooks.install_executor(_Pending(Replay(path)))
+        hooks.install_executor(_Pending(path))
 
 
 class _Pending:
     """Starts the session at the first decorated call and hands the call on."""
 
-    def __init__(self, session: Replay) -> None:
-        self._session = session
+    def __init__(self, path: str) -> None:
+        self._path = path
 
     def _begin(self) -> hooks.Resolver:
+        from rose_exec.replay import (
+            Replay,
+        )  # installed while either package is still being imported
+
         hooks.install_executor(None)
-        self._session.__enter__()
-        atexit.register(self._session.close)
+        session = Replay(self._path).__enter__()
+        atexit.register(session.close)
         resolver = hooks.active
         if resolver is None:
             from rose_exec.native import Native

@@ -136,6 +136,8 @@ class Slice(Value):
 class Deferred(wrapt.LazyObjectProxy):  # type: ignore[misc]
     """One leaf of a result that may not be there yet; using it waits for it."""
 
+    rose_deferred = True
+
     def __new__(cls, *_: Any, **__: Any) -> Deferred:
         """Allocate without the per-instance subclass that the base class makes."""
         return wrapt.BaseObjectProxy.__new__(cls)
@@ -158,6 +160,9 @@ class Deferred(wrapt.LazyObjectProxy):  # type: ignore[misc]
         wrapped: Any = concrete(self)
         return wrapped.__reduce_ex__(protocol)
 
+    def __repr__(self) -> str:
+        return repr(concrete(self))
+
     def __copy__(self) -> Any:
         return self
 
@@ -166,9 +171,27 @@ class Deferred(wrapt.LazyObjectProxy):  # type: ignore[misc]
         return copy.deepcopy(wrapped, memo)
 
 
+def defer(value: Value, leaf: Leaf, wait: Callable[[Value], Any]) -> Any:
+    """The deferred leaf that stands for `value`.
+
+    Args:
+        value: What it stands for.
+        leaf: What was recorded about it.
+        wait: Waits for a value.
+
+    Returns:
+        A `DeferredTensor` for a tensor, a `Deferred` for anything else.
+    """
+    if leaf.type == "tensor":
+        from rose_exec.deferred_tensor import DeferredTensor
+
+        return DeferredTensor(value, leaf, wait)
+    return Deferred(value, leaf, wait)
+
+
 def is_deferred(value: Any) -> bool:
     """Whether `value` is a deferred leaf; never waits."""
-    return issubclass(type(value), Deferred)
+    return hasattr(pytree.class_of(value), "rose_deferred")
 
 
 def concrete(leaf: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator
+import operator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -66,13 +67,17 @@ def inside(body: Scope) -> Generator[Scope]:
         scope.reset(mark)
 
 
-class Outputs:
+class Outputs(Sequence[Any]):
     """Outputs of a loop that still runs in a branch: item k is there once iteration k was submitted.
+
+    To the program it is the list that the loop returns natively.
 
     Args:
         count: Number of iterations.
         wait: Blocks until item k exists and returns it.
     """
+
+    __hash__ = None  # type: ignore[assignment]  # a list has none
 
     def __init__(self, count: int, wait: Callable[[int], Any]) -> None:
         self._count = count
@@ -84,10 +89,26 @@ class Outputs:
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self._wait(k) for k in range(*index.indices(self._count))]
-        k = index + self._count if index < 0 else index
+        k = operator.index(index)
+        k = k + self._count if k < 0 else k
         if not 0 <= k < self._count:
             raise IndexError("list index out of range")
         return self._wait(k)
 
     def __iter__(self) -> Iterator[Any]:
         return (self._wait(k) for k in range(self._count))
+
+    def __add__(self, other: Any) -> list[Any]:
+        return list(self) + list(other)
+
+    def __radd__(self, other: Any) -> list[Any]:
+        return list(other) + list(self)
+
+    def __mul__(self, times: int) -> list[Any]:
+        return list(self) * times
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == (list(other) if isinstance(other, Outputs) else other)
+
+    def __repr__(self) -> str:
+        return repr(list(self))

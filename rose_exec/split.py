@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from rose_exec.refs import Deferred, Rows, Slice, describe, is_deferred, value_of
+from rose_exec.refs import Rows, Slice, defer, describe, is_deferred, value_of
 from rose_opt.plan import PlanRefused
 from rose_trace import pytree
 from rose_trace.legality import RowRange
@@ -28,7 +28,7 @@ def slice_leaf(leaf: Any, total: int, rows: RowRange, wait: Any) -> Any:
         return leaf[rows.start : rows.stop]
     assert described.shape is not None
     part = Leaf(described.type, described.dtype, (len(rows), *described.shape[1:]))
-    return Deferred(_narrow(value_of(leaf), rows), part, wait)
+    return defer(_narrow(value_of(leaf), rows), part, wait)
 
 
 def _narrow(value: Any, rows: RowRange) -> Any:
@@ -94,7 +94,7 @@ def merge_leaves(subject: str, leaves: Sequence[Any], ranges: Sequence[RowRange]
         shape = described[0].shape or ()
         whole = Leaf(described[0].type, described[0].dtype, (sum(map(len, ranges)), *shape[1:]))
         value = Rows(tuple(value_of(leaf) for leaf in leaves), tuple(ranges))
-        return Deferred(value, whole, wait)
+        return defer(value, whole, wait)
     first = leaves[0]
     if all(leaf is first for leaf in leaves):
         return first

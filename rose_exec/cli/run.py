@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rose_exec import environment
+from rose_exec.replay import Replay
 from rose_opt.plan import PlanError, PlanRefused
 
 
@@ -29,12 +30,13 @@ def run(
     Raises:
         Exit: With status 3 where the plan cannot be used.
     """
-    os.environ[environment.PLAN_VARIABLE] = str(plan)
-    sys.argv = [str(script), *context.args]
-    sys.path.insert(0, str(script.resolve().parent))
     try:
-        environment.install()
+        Replay(plan)
     except (PlanError, PlanRefused) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(3) from None
+    os.environ[environment.PLAN_VARIABLE] = str(plan)
+    sys.argv = [str(script), *context.args]
+    sys.path.insert(0, str(script.resolve().parent))
+    environment.install()
     runpy.run_path(str(script), run_name="__main__")
