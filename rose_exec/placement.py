@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose_exec.workers import InlineWorker, ProcessWorker, Worker, generators
+from rose_exec.workers import InlineWorker, ProcessWorker, Worker
 from rose_opt.plan import Plan, PlanRefused, Resident
+from rose_trace import generators
 from rose_trace.component import Instance, instance_of
 from rose_trace.legality import RowRange, partition
 

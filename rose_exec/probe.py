@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rose_exec.split import slice_arguments
-from rose_exec.workers import generators
-from rose_trace import frames, hooks, pytree
+from rose_trace import frames, generators, hooks, pytree
 from rose_trace.component import Instance, construct_natively, rebuild
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet, RowRange, partition

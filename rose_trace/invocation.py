@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rose_trace.node import ExecutionNode
 
 
+WATCHED_CALLS = 8  # ours: a node that draws does so from its first calls on
+
+
 @dataclass(slots=True)
 class Execution:
     """How an executor runs the next invocation; children inherit all but the wait.
@@ -63,7 +66,8 @@ class Site:
         is_async: Whether its invocations are coroutines.
         brief: Whether the last invocation was too short to be worth a reading of CPU time.
         steady: Whether none that was taken for brief turned out not to be.
-        attributes: Fixed attributes.
+        attributes: Attributes of all its rows.
+        unwatched: How many more calls to watch for draws from process-wide generators.
     """
 
     kind: str
@@ -77,6 +81,7 @@ class Site:
     written: tuple[list[int], ...] = ()
     indices: itertools.count[int] | None = None
     attributes: tuple[tuple[str, str], ...] = ()
+    unwatched: int = WATCHED_CALLS
     is_async: bool = False
     brief: bool = False
     steady: bool = True

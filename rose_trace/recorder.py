@@ -25,6 +25,7 @@ from rose_trace.buffers import FLUSH_ROWS, Buffers, Part, ThreadBuffer
 from rose_trace.component import Instance, construct_natively
 from rose_trace.dataref import NONE, describe_inputs, describe_result
 from rose_trace.frames import Frame, current
+from rose_trace.generators import State, capture, changed
 from rose_trace.invocation import Execution, Invocation, Site, declaration_json, execution
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
@@ -87,12 +88,15 @@ class Recorder:
         except Exception as failure:
             self.fail(failure)
             return entry(*args, **kwargs)
+        before = self._watch(inv.site) if inv.site.unwatched else None
         try:
             result = entry(*args, **kwargs)
         except BaseException as error:
             self.closed(inv, error=error)
             raise
         self.closed(inv, result)
+        if before is not None:
+            self._tell(inv.site, before)
         return result
 
     def run_iteration(
@@ -215,6 +219,28 @@ class Recorder:
         else:
             inv.cpu_ns = buffer.cpu_ns + now - buffer.read_ns
         inv.start_ns = now
+
+    def _watch(self, site: Site) -> State | None:
+        """Note the process-wide generators before one of the first calls of a node."""
+        site.unwatched -= 1
+        try:
+            return capture()
+        except Exception as failure:
+            self.fail(failure)
+            return None
+
+    def _tell(self, site: Site, before: State) -> None:
+        """Say in the rows of a node that it draws from process-wide generators."""
+        try:
+            drawn = changed(before, capture())
+        except Exception as failure:
+            self.fail(failure)
+            return
+        if drawn:
+            known = dict(site.attributes)
+            told = filter(None, known.get("generators", "").split(","))
+            known["generators"] = ",".join(sorted({*told, *drawn}))
+            site.attributes = tuple(known.items())
 
     def attach(self, inv: Invocation) -> None:
         """Attach the contexts of an invocation."""

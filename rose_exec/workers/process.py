@@ -22,9 +22,8 @@ from typing import Any
 
 from rose_exec import wire
 from rose_exec.native import Native
-from rose_exec.workers import generators
 from rose_exec.workers.job import Answer, Job, Residence
-from rose_trace import hooks, pytree
+from rose_trace import generators, hooks, pytree
 from rose_trace.component import Instance, rebuild
 from rose_trace.record import join, leave
 

@@ -1,4 +1,4 @@
-"""State of the process-wide random generators, so that a component built in a worker starts from it."""
+"""State of the process-wide random generators: they are states that a node touches without saying so."""
 
 from __future__ import annotations
 
