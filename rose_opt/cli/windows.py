@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,8 @@ from rose_opt.cli.refusal import Format, refusing
 from rose_opt.facts import Facts, FactsError, FactsSettings, LowActivityWindow, build_facts
 from rose_opt.facts.windows import MIN_WINDOW_FRACTION, MIN_WINDOW_NS
 from rose_trace.parquet import TraceError
+
+PIPE_WIDTH = 200  # ours: what is read by programs and files is not folded
 
 
 def windows(
@@ -63,7 +66,7 @@ def _data(facts: Facts) -> dict[str, Any]:
 
 
 def _print(facts: Facts) -> None:
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     iteration, activity = facts.iteration, facts.activity
     console.print(
         f"iteration {_ms(iteration.iteration_ns)} ms, of which {_ms(iteration.glue_ns)} ms glue "
@@ -76,9 +79,12 @@ def _print(facts: Facts) -> None:
         f"activity: {activity.meaning}, from {activity.source} on {', '.join(activity.devices)} "
         f"every {_ms(activity.resolution_ns)} ms{' (estimate)' if activity.estimate else ''}"
     )
-    table = Table("rank", "node", "ms/iteration", "calls", "ms/call", "activity", "idle ms", "note")
+    heads = ("rank", "node", "ms/iteration", "calls", "ms/call", "activity", "idle ms", "note")
+    table = Table(*heads, box=None, pad_edge=False)
+    table.columns[1].overflow = "fold"  # a path is worth nothing without its end
     for column in table.columns[2:7]:
         column.justify = "right"
+        column.no_wrap = True
     for window in facts.windows:
         table.add_row(*_row(window))
     console.print(table)
