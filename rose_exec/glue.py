@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import textwrap
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -44,8 +45,13 @@ def _name(node: ast.AST) -> str:
             return ""
 
 
+_parsing = threading.Lock()  # Python 3.11 loses count when two threads parse at once (gh-106905)
+
+
 def _tree(entry: Callable[..., Any]) -> ast.AST | None:
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(entry)))
+        source = textwrap.dedent(inspect.getsource(entry))
+        with _parsing:
+            return ast.parse(source)
     except (OSError, TypeError, SyntaxError):
         return None

@@ -150,10 +150,19 @@ class Tasks:
                 result.error = Cancelled()
                 self._complete(task, result)
                 continue
+            future = self._start(task, command.worker)
+            future.add_done_callback(lambda done, t=task, r=result: self._done(t, r, done))
+
+    def _start(self, task: Task, worker: str) -> Future[Answer]:
+        """Run the task; whatever goes wrong before it runs is its own failure, too."""
+        try:
             task.job.leaves = tuple(value.to_wire() for value in task.values)
             task.job.wait_ns = time.monotonic_ns() - task.ready_ns
-            future = self._placement.workers[command.worker].run(task.job)
-            future.add_done_callback(lambda done, t=task, r=result: self._done(t, r, done))
+            return self._placement.workers[worker].run(task.job)
+        except Exception as error:
+            failed: Future[Answer] = Future()
+            failed.set_exception(error)
+            return failed
 
     def _done(self, task: Task, result: Result, future: Future[Answer]) -> None:
         error = future.exception()
