@@ -47,7 +47,7 @@ class PPO:
     trace_decay: float = 0.9
     clip: float = 0.2
     passes: int = 2
-    minibatch: int = 160
+    minibatch: int = 320
     learning_rate: float = 2e-3
     value_weight: float = 0.5
     reward_scale: float = 0.1
