@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from rose_trace.late_import import after_import
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -28,16 +30,20 @@ def capture() -> State:
 
 
 def restore(state: State) -> None:
-    """Put this process's generators into `state`."""
+    """Put this process's generators into `state`; torch's as soon as torch is loaded."""
     random.setstate(state.python)
     if state.numpy is not None:
         import numpy
 
         numpy.random.set_state(state.numpy)
     if state.torch is not None:
-        import torch
+        after_import("torch", lambda: _restore_torch(state.torch))
 
-        torch.set_rng_state(torch.from_numpy(state.torch.copy()))  # pyright: ignore[reportUnknownMemberType]
+
+def _restore_torch(state: Any) -> None:
+    import torch
+
+    torch.set_rng_state(torch.from_numpy(state.copy()))  # pyright: ignore[reportUnknownMemberType]
 
 
 def changed(before: State, after: State) -> tuple[str, ...]:

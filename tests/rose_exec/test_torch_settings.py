@@ -53,3 +53,34 @@ def under_torch_settings() -> Callable[[], Any]:
 @pytest.mark.parametrize("processes", [(), ("net",)], ids=["inline", "process"])
 def test_torch_settings_travel_with_the_call(processes: tuple[str, ...]) -> None:
     both(under_torch_settings, processes=processes)
+
+
+@rose.component
+class Seeded:
+    """Draws from torch's own generator, and loads torch only then."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.weights = torch.rand(3)
+
+    @rose.node(reads="weights")
+    def look(self) -> Any:
+        return self.weights
+
+
+@pytest.mark.parametrize("seed", [None, 11])
+def test_a_constructor_in_a_worker_goes_on_with_the_generator(seed: int | None) -> None:
+    import torch
+
+    def build() -> Callable[[], Any]:
+        torch.manual_seed(seed if seed is not None else torch.Generator().initial_seed())  # pyright: ignore[reportUnknownMemberType]
+        seeded = Seeded()
+
+        @rose.iteration(name="root")
+        def iteration() -> Any:
+            return seeded.look(), torch.rand(2)
+
+        return iteration
+
+    both(build, processes=("seeded",))
