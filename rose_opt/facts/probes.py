@@ -26,8 +26,8 @@ class Probe:
         groups: Parts; 1 for the whole batch.
         threads: Intra-op threads.
         count: Measurements.
-        duration_ns: Median duration [ns].
-        cpu_ns: Median CPU time [ns]; ``None`` if unknown.
+        duration_ns: Lower quartile of the durations [ns]: disturbances only add.
+        cpu_ns: Lower quartile of the CPU times [ns]; ``None`` if unknown.
         identical: Whether all rows were bit-identical to the native result; ``None`` if not compared.
     """
 

@@ -1,8 +1,9 @@
--- Medians over repetitions (and over the groups of one split) of every measured variant.
+-- Lower quartiles over repetitions (and over the groups of one split) of every measured variant: what else the
+-- machine did meanwhile only adds.
 SELECT path::VARCHAR AS path, variant::VARCHAR AS variant, groups::INTEGER AS groups, threads::INTEGER AS threads,
     count(*) AS count,
-    floor(median(duration_ns))::BIGINT AS duration_ns,
-    floor(median(cpu_ns))::BIGINT AS cpu_ns,
+    floor(quantile_cont(duration_ns, 0.25))::BIGINT AS duration_ns,
+    floor(quantile_cont(cpu_ns, 0.25))::BIGINT AS cpu_ns,
     bool_and(identical) AS identical
 FROM read_parquet(getvariable('probes'))
 GROUP BY ALL
