@@ -32,7 +32,7 @@ def import_(
         ),
     ] = _DEFAULT.iteration,
     resolution_ns: Annotated[
-        int, typer.Option(min=1, help="Length of a sample of estimated activity [ns].")
+        int, typer.Option(min=1, help="Length of a sample of estimated activity, in ns.")
     ] = _DEFAULT.resolution_ns,
     sm_count: Annotated[
         int, typer.Option(min=1, help="SMs of a device where the file does not tell.")

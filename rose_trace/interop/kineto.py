@@ -92,7 +92,7 @@ def _profile(about: Mapping[str, Any], events: list[dict[str, Any]]) -> Profile:
     base_ns = int(about.get("baseTimeNanoseconds") or 0)
     devices: list[dict[str, Any]] = about.get("deviceProperties") or []
     for properties in devices:
-        if properties.get("numSms"):
+        if int(properties.get("numSms") or 0) > 0:
             profile.sm_count[int(properties["id"])] = int(properties["numSms"])
     launches: dict[int, tuple[int, int, int]] = {}
     found: list[dict[str, Any]] = []

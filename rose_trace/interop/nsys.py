@@ -87,12 +87,13 @@ class _Export:
         """Columns of a table; none where the export lacks it."""
         return {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
 
-    def rows(self, table: str, *wanted: str, where: str = "") -> Iterator[tuple[Any, ...]]:
+    def rows(self, table: str, *wanted: str, where: str = "") -> list[tuple[Any, ...]]:
         """Rows of a table with the wanted columns, null where the export lacks one."""
         present = self.columns(table)
-        if present:
-            names = ", ".join(f'"{name}"' if name in present else "NULL" for name in wanted)
-            yield from self.connection.execute(f'SELECT {names} FROM "{table}" {where}')
+        if not present:
+            return []
+        names = ", ".join(f'"{name}"' if name in present else "NULL" for name in wanted)
+        return self.connection.execute(f'SELECT {names} FROM "{table}" {where}').fetchall()
 
 
 def _profile(export: _Export) -> Profile:
@@ -101,13 +102,17 @@ def _profile(export: _Export) -> Profile:
     profile = Profile(f"{product} {about.get('EXPORT_PRODUCT_VERSION') or ''}".rstrip())
     # Times in the export count from the start of the capture.
     origin_ns = next(
-        (row[0] for row in export.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")), 0
+        (int(row[0] or 0) for row in export.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")), 0
     )
     if not origin_ns:
         profile.notes.append(
             "the file does not tell when the capture began; times count from there"
         )
-    words: dict[int, str] = dict(export.rows("StringIds", "id", "value"))
+    words: dict[int, str] = {
+        key: value
+        for key, value in export.rows("StringIds", "id", "value")
+        if isinstance(value, str)
+    }
     for global_pid, name in export.rows("PROCESSES", "globalPid", "name"):
         if global_pid is not None and name:
             profile.processes[_pid(global_pid)] = f"{Path(name).name} {_pid(global_pid)}"
@@ -132,7 +137,7 @@ def _kernels(export: _Export, words: dict[int, str], origin_ns: int) -> Iterator
         "CUPTI_ACTIVITY_KIND_RUNTIME", "start", "globalTid", "correlationId"
     ):
         if thread is not None and correlation is not None:
-            launches[_pid(thread), correlation] = (_tid(thread), start + origin_ns)
+            launches[_pid(thread), correlation] = (_tid(thread), int(start) + origin_ns)
     sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
     names = ("demangledName", "shortName", "mangledName")
     others = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
@@ -141,10 +146,10 @@ def _kernels(export: _Export, words: dict[int, str], origin_ns: int) -> Iterator
         pid = 0 if process is None else _pid(process)
         yield Kernel(
             pid,
-            device,
-            stream,
-            start + origin_ns,
-            end + origin_ns,
+            int(device),
+            int(stream),
+            int(start) + origin_ns,
+            int(end) + origin_ns,
             next((words[n] for n in row[6:9] if n in words), "kernel"),
             _three(row[9:12]),
             _three(row[12:15]),
@@ -172,14 +177,14 @@ def _ranges(
         start, end, text, text_id, thread = row[:5]
         if start is None or thread is None:
             continue
-        text = text or words.get(text_id) or "unnamed"
-        begun = start + origin_ns
+        text = str(text or words.get(text_id) or "unnamed")
+        begun = int(start) + origin_ns
         found.append(
             ThreadRange(
                 _pid(thread),
                 _tid(thread),
                 begun,
-                begun if end is None else end + origin_ns,
+                begun if end is None else int(end) + origin_ns,
                 VARYING.sub("", text),
                 text,
                 "nvtx",
@@ -206,15 +211,17 @@ def _samples(export: _Export, origin_ns: int, notes: list[str]) -> list[Sample]:
         return []
     cuda_ids = dict(export.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId"))
     clock = "timestamp" if "timestamp" in export.columns("GPU_METRICS") else "rawTimestamp"
+    # Few of many metrics: the others stay in the file.
+    wanted = " OR ".join(f"typeId = {int(k)} AND metricId = {int(m)}" for k, m in sorted(active))
     last: dict[int, int] = {}
     samples: list[Sample] = []
-    for moment, kind, metric, value in export.rows(
-        "GPU_METRICS", clock, "typeId", "metricId", "value", where=f"ORDER BY {clock}"
+    for moment, kind, value in export.rows(
+        "GPU_METRICS", clock, "typeId", "value", where=f"WHERE {wanted} ORDER BY {clock}"
     ):
-        if (kind, metric) not in active or value is None:
+        if value is None:
             continue
         gpu = kind & 0xFF
-        end: int = moment + origin_ns
+        end = int(moment) + origin_ns
         begin = last.get(gpu, end)
         last[gpu] = end
         if begin < end:
@@ -225,10 +232,11 @@ def _samples(export: _Export, origin_ns: int, notes: list[str]) -> list[Sample]:
 
 
 def _sm_count(export: _Export) -> dict[int, int]:
-    found = {gpu: count for gpu, count in export.rows("TARGET_INFO_GPU", "id", "smCount") if count}
-    found |= {
-        cuda: count
-        for cuda, count in export.rows("TARGET_INFO_CUDA_DEVICE", "cudaId", "numMultiprocessors")
-        if count
-    }
+    found: dict[int, int] = {}
+    for table, device, count in (
+        ("TARGET_INFO_GPU", "id", "smCount"),
+        ("TARGET_INFO_CUDA_DEVICE", "cudaId", "numMultiprocessors"),
+    ):
+        rows = export.rows(table, device, count)
+        found |= {int(key): int(sms) for key, sms in rows if sms is not None and int(sms) > 0}
     return found

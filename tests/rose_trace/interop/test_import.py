@@ -491,6 +491,90 @@ def test_times_and_ids_that_make_no_sense(tmp_path: Path) -> None:
     assert refusal(far, tmp_path).startswith("at most 20000000 samples by device, got 10000000000")
 
 
+THREAD = (1 << 24) | 1
+TABLES: dict[str, dict[str, Any]] = {
+    "StringIds": {"id": 1, "value": "k"},
+    "META_DATA_EXPORT": {"name": "EXPORT_PRODUCT_NAME", "value": "N"},
+    "TARGET_INFO_SESSION_START_TIME": {"utcEpochNs": 1_000},
+    "PROCESSES": {"globalPid": 1 << 24, "name": "p"},
+    "CUPTI_ACTIVITY_KIND_RUNTIME": {"start": 1, "globalTid": THREAD, "correlationId": 3},
+    "CUPTI_ACTIVITY_KIND_KERNEL": {
+        **{"start": 5, "end": 9, "deviceId": 0, "streamId": 7, "globalPid": 1 << 24},
+        **{"correlationId": 3, "demangledName": 1, "gridX": 1, "gridY": 1, "gridZ": 1},
+    },
+    "NVTX_EVENTS": {
+        **{"start": 0, "end": 20, "eventType": 59, "text": "r", "textId": 1},
+        **{"globalTid": THREAD, "int64Value": 4},
+    },
+    "GPU_METRICS": {"timestamp": 7, "typeId": 0, "metricId": 1, "value": 5},
+    "TARGET_INFO_GPU_METRICS": {"typeId": 0, "metricId": 1, "metricName": "SMs Active"},
+    "TARGET_INFO_GPU": {"id": 0, "smCount": 4},
+    "TARGET_INFO_CUDA_DEVICE": {"gpuId": 0, "cudaId": 0, "numMultiprocessors": 4},
+}
+ABSENT = "absent"
+
+
+def odd_export(path: Path, table: str, column: str, value: object) -> Path:
+    """An export with one value, column or table that is odd or absent."""
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    for name, given in TABLES.items():
+        row = {**given, column: value} if name == table and column in given else dict(given)
+        row = {key: item for key, item in row.items() if item != ABSENT}
+        if not row or (name == table and column == ""):
+            continue
+        columns = ", ".join(f'"{key}"' for key in row)
+        connection.execute(f"CREATE TABLE {name} ({columns})")
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO {name} VALUES ({marks})", list(row.values()))
+    connection.close()
+    return path
+
+
+def attempt(file: Path, tmp_path: Path) -> str:
+    try:
+        import_trace(file, tmp_path / "trace.parquet")
+    except TraceError:
+        return "refused"
+    return "imported"
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_odd_or_absent_column_imports_or_is_refused(table: str, tmp_path: Path) -> None:
+    file = tmp_path / "e.sqlite"
+    assert attempt(odd_export(file, "none", "", None), tmp_path) == "imported"
+    without = attempt(odd_export(file, table, "", None), tmp_path)
+    assert without == ("refused" if table == "StringIds" else "imported")
+    for column in TABLES[table]:
+        for value in (ABSENT, "x", 1.5):
+            attempt(odd_export(file, table, column, value), tmp_path)
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "p"}},
+    complete("a", 1, 10),
+    {"ph": "B", "name": "b", "pid": 1, "tid": 1, "ts": 2},
+    {"ph": "E", "pid": 1, "tid": 1, "ts": 3},
+    complete("l", 4, 1, cat="cuda_runtime", args={"correlation": 5}),
+    kernel(5, 3, 2, correlation=5),
+]
+
+
+@pytest.mark.parametrize("value", [None, [], -1, 2**70, "x"])
+def test_every_odd_field_imports_or_is_refused(value: object, tmp_path: Path) -> None:
+    for position, event in enumerate(EVENTS):
+        args: dict[str, Any] = event.get("args", {})
+        odd = [{**event, key: value} for key in event]
+        odd += [{**event, "args": {**args, key: value}} for key in args]
+        for replaced in odd:
+            events = [*EVENTS[:position], replaced, *EVENTS[position + 1 :]]
+            attempt(chrome(tmp_path / "t.json", events), tmp_path)
+    for key in ("deviceProperties", "baseTimeNanoseconds"):
+        attempt(chrome(tmp_path / "t.json", EVENTS, **{key: value}), tmp_path)
+    assert attempt(chrome(tmp_path / "t.json", EVENTS), tmp_path) == "imported"
+
+
 def test_an_iteration_that_is_not_there(tmp_path: Path) -> None:
     file = chrome(tmp_path / "t.json", [complete("a", 1, 2), complete("a", 5, 2)])
     assert refusal(file, tmp_path, ImportSettings(iteration="step")) == (
