@@ -40,7 +40,7 @@ def plan(
         typer.Option(help="Refuse splits whose rows differ in bits, or accept reassociation."),
     ] = _DEFAULT.bits,
     dispatch_ns: Annotated[
-        int, typer.Option(min=0, help="Cost of handing an invocation to a worker process [ns].")
+        int, typer.Option(min=0, help="Cost of handing an invocation to a worker process, in ns.")
     ] = _DEFAULT.dispatch_ns,
     transforms: Annotated[
         str | None,

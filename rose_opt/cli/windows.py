@@ -17,6 +17,7 @@ from rose_opt.facts import Facts, FactsError, FactsSettings, LowActivityWindow, 
 from rose_opt.facts.windows import MIN_WINDOW_FRACTION, MIN_WINDOW_NS
 from rose_trace.parquet import TraceError
 
+SHOWN_RUNS = 5  # ours
 PIPE_WIDTH = 200  # ours: what is read by programs and files is not folded
 
 
@@ -24,7 +25,7 @@ def windows(
     trace: Annotated[Path, typer.Argument(help="Recorded trace, e.g. trace.parquet.")],
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.TEXT,
     min_window_ns: Annotated[
-        int, typer.Option(min=0, help="Shortest window per iteration, tau_a [ns].")
+        int, typer.Option(min=0, help="Shortest window per iteration, tau_a, in ns.")
     ] = MIN_WINDOW_NS,
     min_window_fraction: Annotated[
         float,
@@ -88,11 +89,31 @@ def _print(facts: Facts) -> None:
     for window in facts.windows:
         table.add_row(*_row(window))
     console.print(table)
+    _print_samples(console, facts)
     if any(not window.resolved and window.sm_activity is not None for window in facts.windows):
         console.print(
             "~ calls are shorter than the source resolves: their activity is mixed with that of "
             "their neighbours."
         )
+
+
+def _print_samples(console: Console, facts: Facts) -> None:
+    """The longest runs of low samples: where to look first in a timeline."""
+    if not facts.sample_windows:
+        return
+    start = min(window.start_ns for window in facts.sample_windows)
+    console.print(f"longest runs of samples below 50%, of {len(facts.sample_windows)}")
+    table = Table("device", "at ms", "ms", "activity", "mostly in", box=None, pad_edge=False)
+    table.columns[4].overflow = "fold"
+    for window in sorted(facts.sample_windows, key=lambda w: w.start_ns - w.end_ns)[:SHOWN_RUNS]:
+        table.add_row(
+            window.device,
+            _ms(window.start_ns - start),
+            _ms(window.end_ns - window.start_ns),
+            f"{window.activity:.0%}",
+            window.target or "(no recorded node)",
+        )
+    console.print(table)
 
 
 def _row(window: LowActivityWindow) -> tuple[str, ...]:
