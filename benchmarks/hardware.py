@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,16 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpus": _gpus(),
         "python": platform.python_version(),
-        "torch": getattr(sys.modules.get("torch"), "__version__", None),
+        "torch": _version("torch"),
         "commit": _commit(),
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu() -> str:
