@@ -1,16 +1,22 @@
 """Rose, executor: replays training with a plan's overlap and the native result."""
 
+from rose_exec.native import UnannouncedAccess
 from rose_exec.probe import probe
+from rose_exec.readiness import OrderViolation
 from rose_exec.replay import NativeOrderWarning, Replay, replay
+from rose_exec.tasks import StructureChanged
 from rose_exec.workers import WorkerDied
 from rose_opt.plan import Plan, PlanError, PlanRefused
 
 __all__ = [
     "NativeOrderWarning",
+    "OrderViolation",
     "Plan",
     "PlanError",
     "PlanRefused",
     "Replay",
+    "StructureChanged",
+    "UnannouncedAccess",
     "WorkerDied",
     "probe",
     "replay",

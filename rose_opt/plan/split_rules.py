@@ -156,7 +156,7 @@ def _against_groups(
                 "split-spatial",
                 loop,
                 f"expected components that can be built as shards, got {name} whose batch states "
-                f"{_keyed_writes(h, loop, name)} are written inside the loop",
+                f"{_keyed_states(h, loop, name)} are touched inside the loop",
                 f"Give {name} a classmethod shard(cls, index, count, *args) that returns the constructor "
                 "arguments of one shard.",
                 tuple(leaf.path for leaf, _ in leaves if leaf.component == name),
@@ -174,23 +174,21 @@ def _against_groups(
 
 
 def sharded_components(hierarchy: Hierarchy, loop: str) -> tuple[str, ...]:
-    """Components whose keyed state is written inside `loop`: a split builds them as shards."""
+    """Components whose batch states are touched inside `loop`: a split builds them as shards."""
     return tuple(
         dict.fromkeys(
-            node.component
-            for node in hierarchy.leaves(loop)
-            if any(a.keyed and a.mode.writes for a in node.accesses)
+            node.component for node in hierarchy.leaves(loop) if any(a.keyed for a in node.accesses)
         )
     )
 
 
-def _keyed_writes(h: Hierarchy, loop: str, component: str) -> str:
+def _keyed_states(h: Hierarchy, loop: str, component: str) -> str:
     states = [
         a.state
         for node in h.leaves(loop)
         if node.component == component
         for a in node.accesses
-        if a.keyed and a.mode.writes
+        if a.keyed
     ]
     return ", ".join(dict.fromkeys(states))
 

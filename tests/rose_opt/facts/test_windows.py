@@ -253,13 +253,13 @@ def test_command_prints_text_and_json(tmp_path: Path):
     text = run.invoke(app, ["windows", str(path)], env={"COLUMNS": "160"})
     assert text.exit_code == 0, text.output
     assert "SM activity, from pm-sampling on cuda:0" in text.stdout
-    assert [
-        line.split("│")[1].strip() for line in text.stdout.splitlines() if "iteration/" in line
-    ] == [
-        "1",
-        "2",
-        "-",
+    ranked, runs = text.stdout.split("longest runs of samples below 50%")
+    assert [line.split()[:2] for line in ranked.splitlines() if "iteration/" in line] == [
+        ["1", "iteration/low"],
+        ["2", "iteration/middle"],
+        ["-", "iteration/busy"],
     ]
+    assert "iteration/low" in runs
     data = json.loads(run.invoke(app, ["windows", str(path), "--format", "json"]).stdout)
     assert [window["target"] for window in data["windows"]] == [
         "iteration/low",

@@ -48,7 +48,7 @@ def test_a_simulator_without_shards_is_refused(golden: Golden) -> None:
     outcome = check(golden, "split/no-shards", batch(ppo(shardable=())), SPLIT)
     assert str(outcome) == (
         f"split-spatial({INTERACT}): expected components that can be built as shards, got sim whose batch "
-        "states sim.episode are written inside the loop. Give sim a classmethod shard(cls, index, count, "
+        "states sim.episode are touched inside the loop. Give sim a classmethod shard(cls, index, count, "
         "*args) that returns the constructor arguments of one shard."
     )
 
