@@ -38,7 +38,7 @@ class Config:
     epochs: int = 3
     steps: int = 10
     instruction: int = 4
-    blocks: int = 2
+    blocks: int = 1
     ppo: PPO = field(default_factory=PPO)
 
     @classmethod
