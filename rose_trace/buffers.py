@@ -121,7 +121,8 @@ class Buffers:
             buffers = list(self._buffers)
         for buffer in buffers:
             self._empty(buffer)
-            if not buffer.rows and not buffer.owner.is_alive():
+            # Alive first: a thread may add its last row and end between the two questions.
+            if not buffer.owner.is_alive() and not buffer.rows:
                 with self._wake:
                     self._buffers.remove(buffer)
         self._write_samples()
