@@ -21,6 +21,10 @@ CHUNK_ROWS = 512  # ours: rows per record batch; short enough not to hold up oth
 class Part(Protocol):
     """Where rows go."""
 
+    def begin(self) -> None:
+        """Called at the first invocation of the process, before any row."""
+        ...
+
     def write_spans(self, rows: list[Invocation], thread: int) -> None:
         """Append finished invocations of one native thread."""
         ...
@@ -73,12 +77,14 @@ class Buffers:
 
     Attributes:
         local: Holds the calling thread's buffer as ``local.buffer``, once `mine` has made it.
+        others: Called at every flush: sources of rows with buffers of their own.
     """
 
     def __init__(self, part: Part, failed: Callable[[Exception, int], None]) -> None:
         self._part = part
         self._failed = failed
         self.local = threading.local()
+        self.others: list[Callable[[], None]] = []
         self._buffers: list[ThreadBuffer] = []
         self._samples: list[Sample] = []
         self._writing = threading.Lock()
@@ -96,6 +102,7 @@ class Buffers:
             with self._wake:
                 self._buffers.append(buffer)
                 if self._flusher is None and not self._closed:
+                    self._part.begin()
                     self._flusher = threading.Thread(
                         target=self._run, name="rose-flusher", daemon=True
                     )
@@ -125,6 +132,8 @@ class Buffers:
             if not buffer.owner.is_alive() and not buffer.rows:
                 with self._wake:
                     self._buffers.remove(buffer)
+        for carry in self.others:
+            carry()
         self._write_samples()
 
     def close(self) -> None:
@@ -165,4 +174,4 @@ class Buffers:
                 try:
                     self._part.write_activity(samples)
                 except Exception as error:
-                    self._failed(error, 0)
+                    self._failed(error, len(samples))

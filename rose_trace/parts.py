@@ -6,11 +6,14 @@ many rows there must be. Every part already has the columns of the trace.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import logging
 import operator
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -27,6 +30,8 @@ from rose_trace.schema import ACTIVITY, REF, SPANS, STATE
 pa: Any = pyarrow  # its type stubs are incomplete
 spans: Any = SPANS
 
+log = logging.getLogger("rose_trace")
+
 Clock = tuple[int, int]
 """Unix time and monotonic time of one moment [ns]."""
 
@@ -37,7 +42,7 @@ def read_clocks() -> Clock:
 
 
 class PartFile:
-    """What one process writes into the parts directory; files appear with the first row.
+    """What one process writes into the parts directory; its file appears with the first invocation.
 
     Args:
         directory: The parts directory.
@@ -53,9 +58,20 @@ class PartFile:
         self.rows = {"spans": 0, "activity": 0}
         self._opened = read_clocks()
         self._streams: dict[str, Any] = {}
+        self._broken: set[str] = set()
+        self._writing = threading.Lock()  # the flusher, and threads whose buffer is full
         pa.array([0])  # imports pandas where there is one: now, not in the middle or at the end
         role = re.sub(r"[^A-Za-z0-9.]+", "_", process).strip("_") or "process"
         self._stem = f"{role}-{self.pid}-{self._opened[0]}"
+
+    def begin(self) -> None:
+        """Make the stream of spans: from here on the parts tell that this process recorded.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        with self._writing:
+            self._stream("spans", SPANS)
 
     def write_spans(self, rows: list[Invocation], thread: int) -> None:
         """Append finished invocations of one native thread."""
@@ -75,39 +91,78 @@ class PartFile:
         ]
         self._write("activity", pa.RecordBatch.from_arrays(arrays, schema=ACTIVITY))
 
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Append rows of the spans table given by column: spans of other instrumentation."""
+        mine = {"run": self.run, "process": self.process, "pid": self.pid}
+        batch = pa.RecordBatch.from_pylist([{**row, **mine} for row in rows], schema=SPANS)
+        self._write("spans", batch)
+
     def close(self, lost_rows: int, failure: str | None) -> None:
-        """End the streams and leave the manifest.
+        """End the streams and leave the manifest; never raises.
 
         Args:
             lost_rows: Rows that could not be written.
             failure: What stopped recording early, if anything.
         """
-        for writer, sink in self._streams.values():
-            writer.close()
-            sink.close()
-        if self._streams or lost_rows or failure:
-            manifest = {
-                "process": self.process,
-                "pid": self.pid,
-                "rows": self.rows,
-                "lost": lost_rows,
-                "failure": failure,
-                "clocks": [self._opened, read_clocks()],
-                "streams": {kind: f"{self._stem}.{kind}.arrow" for kind in self._streams},
-            }
-            text = json.dumps(manifest, indent=1)
-            (self.directory / f"{self._stem}.json.new").write_text(text, encoding="utf-8")
-            os.replace(
-                self.directory / f"{self._stem}.json.new", self.directory / f"{self._stem}.json"
+        try:
+            self._end_streams()
+            if self._streams or self._broken or lost_rows or failure:
+                self._leave_manifest(lost_rows, failure)
+        except Exception as error:
+            log.error(
+                "%s: expected to end the parts of process %s there, got %s. The trace is marked incomplete; the "
+                "program goes on.",
+                self.directory,
+                self.process,
+                error,
             )
 
+    def _end_streams(self) -> None:
+        for kind, (writer, sink) in self._streams.items():
+            # The end mark says nothing that the manifest does not say: a full disk may keep it out.
+            with contextlib.suppress(OSError):
+                if kind not in self._broken:
+                    writer.close()
+            with contextlib.suppress(OSError):
+                sink.close()
+
+    def _leave_manifest(self, lost_rows: int, failure: str | None) -> None:
+        manifest = {
+            "process": self.process,
+            "pid": self.pid,
+            "rows": self.rows,
+            "lost": lost_rows,
+            "failure": failure,
+            "clocks": [self._opened, read_clocks()],
+            "streams": {kind: f"{self._stem}.{kind}.arrow" for kind in self._streams},
+        }
+        unfinished = self.directory / f"{self._stem}.json.new"
+        unfinished.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        os.replace(unfinished, self.directory / f"{self._stem}.json")
+
     def _write(self, kind: str, batch: Any) -> None:
+        with self._writing:
+            writer = self._stream(kind, batch.schema)
+            try:
+                writer.write_batch(batch)
+            except BaseException:
+                self._broken.add(kind)  # readable up to here: after half a batch nothing would be
+                raise
+            self.rows[kind] += batch.num_rows
+
+    def _stream(self, kind: str, schema: Any) -> Any:
+        path = self.directory / f"{self._stem}.{kind}.arrow"
+        if kind in self._broken:
+            raise OSError(f"{path}: expected a whole stream, got one that could not be written on")
         stream = self._streams.get(kind)
         if stream is None:
-            sink = pa.OSFile(str(self.directory / f"{self._stem}.{kind}.arrow"), "wb")
-            stream = self._streams[kind] = (pa.ipc.new_stream(sink, batch.schema), sink)
-        stream[0].write_batch(batch)
-        self.rows[kind] += batch.num_rows
+            try:
+                sink = pa.OSFile(str(path), "wb")
+                stream = self._streams[kind] = (pa.ipc.new_stream(sink, schema), sink)
+            except BaseException:
+                self._broken.add(kind)
+                raise
+        return stream[0]
 
 
 def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, thread: int) -> Any:
