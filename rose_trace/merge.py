@@ -1,9 +1,14 @@
-"""Parts of a run merged to one trace: rows reconciled with what every process said it wrote."""
+"""Parts of a run merged to one trace: rows reconciled with what every process said it wrote.
+
+Whatever the moment of a kill, no row is only in a file that is about to go: parts are kept until the
+trace is whole under its name, then leave their name in one step, and only then are deleted.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +17,11 @@ from typing import Any
 import pyarrow
 
 from rose_trace.parquet import ProcessRows, TraceError, TraceInfo, beside, write_sorted
+from rose_trace.schema import SCHEMA_VERSION, TABLES
 
 pa: Any = pyarrow  # its type stubs are incomplete
+
+_STEM = re.compile(r"(?P<role>.+)-(?P<pid>\d+)-\d+")
 
 
 def merge(parts: Path, path: Path) -> TraceInfo:
@@ -29,15 +37,13 @@ def merge(parts: Path, path: Path) -> TraceInfo:
     Raises:
         TraceError: If there are no readable parts, or the result cannot be written.
     """
-    try:
-        header = json.loads((parts / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TraceError(
-            f"{parts}: expected the parts of a recording, got {error}. Check the path; a finished recording has none."
-        ) from error
+    header = _read_header(parts)
     reasons: list[str] = []
     batches: dict[str, list[Any]] = {"spans": [], "activity": []}
     processes, running = _read_parts(parts, batches, reasons)
+    owner = header["pid"]
+    if owner != os.getpid() and not any(p.pid == owner for p in processes):
+        reasons.append(f"process main (pid {owner}) ended without closing its trace")
     rows = {table: sum(batch.num_rows for batch in found) for table, found in batches.items()}
     info = TraceInfo(
         header["run"],
@@ -50,11 +56,11 @@ def merge(parts: Path, path: Path) -> TraceInfo:
         header.get("activity", {}),
     )
     try:
-        for table, found in batches.items():
-            write_sorted(beside(path, table), table, found, info)
+        for table in ("activity", "spans"):  # where there are spans there is all of it
+            write_sorted(beside(path, table), table, batches[table], info)
         if not running:
             batches.clear()
-            shutil.rmtree(parts)
+            _remove(parts)
     except (OSError, pa.ArrowException) as error:
         raise TraceError(
             f"{path}: expected to merge {parts}, got {error}. The parts are kept; "
@@ -63,56 +69,65 @@ def merge(parts: Path, path: Path) -> TraceInfo:
     return info
 
 
+def _read_header(parts: Path) -> dict[str, Any]:
+    """What the recording process wrote before anything else.
+
+    Raises:
+        TraceError: If it is not there, broken, or of another version.
+    """
+    try:
+        header: Any = json.loads((parts / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TraceError(
+            f"{parts}: expected the parts of a recording, got {error}. Check the path; a finished recording has none."
+        ) from error
+    kinds = {"run": str, "schema_version": int, "producer": dict, "pid": int}
+    told: dict[str, Any] = header if isinstance(header, dict) else {}
+    broken = [key for key, kind in kinds.items() if not isinstance(told.get(key), kind)]
+    if broken:
+        raise TraceError(
+            f"{parts}: expected run.json to say {', '.join(kinds)}, got no usable {', '.join(broken)}. It is not "
+            "the directory of a recording, or is damaged; restore run.json from another copy."
+        )
+    if told["schema_version"] != SCHEMA_VERSION:
+        raise TraceError(
+            f"{parts}: expected parts of version {SCHEMA_VERSION}, got {told['schema_version']}. Recover them with "
+            "the Rose that wrote them."
+        )
+    return told
+
+
+def _remove(parts: Path) -> None:
+    """Remove merged parts: a kill in between leaves none that a recovery would take for all of them."""
+    merged = parts.with_name(f".{parts.name}.merged-{os.getpid()}")
+    parts.rename(merged)
+    shutil.rmtree(merged, ignore_errors=True)
+
+
 def _read_parts(
     parts: Path, batches: dict[str, list[Any]], reasons: list[str]
 ) -> tuple[list[ProcessRows], bool]:
     """Read every stream; returns what each process contributed and whether one is still writing."""
     processes: list[ProcessRows] = []
     running = False
-    stems = sorted({file.name.rsplit(".", 2)[0] for file in parts.glob("*.arrow")})
-    stems += sorted({file.stem for file in parts.glob("*.json")} - set(stems) - {"run"})
-    for stem in stems:
-        rows: dict[str, int] = {}
-        truncated = False
-        for table, found in batches.items():
-            stream = parts / f"{stem}.{table}.arrow"
-            rows[table] = 0
-            if stream.exists():
-                for batch in _read_stream(stream):
-                    if batch is None:
-                        truncated = True
-                        break
-                    rows[table] += batch.num_rows
-                    found.append(batch)
-        role, pid, _ = stem.rsplit("-", 2)
-        try:
-            manifest: dict[str, Any] = json.loads(
-                (parts / f"{stem}.json").read_text(encoding="utf-8")
-            )
-        except (OSError, ValueError):
-            manifest = {
-                "process": role,
-                "pid": int(pid),
-                "rows": None,
-                "lost": 0,
-                "clocks": [],
-                "failure": None,
-            }
-            alive = Path(f"/proc/{pid}").exists() and int(pid) != os.getpid()
+    found = {file.name.rsplit(".", 2)[0] for file in parts.glob("*.arrow")}
+    manifests = {file.stem for file in parts.glob("*.json")} - found - {"run"}
+    for stem in (*sorted(found), *sorted(manifests)):
+        named = _STEM.fullmatch(stem)
+        if named is None:
+            reasons.append(f"{stem} in {parts.name} is of other origin")
+            continue
+        rows, cut = _read_streams(parts, stem, batches)
+        item = _read_manifest(parts / f"{stem}.json", rows)
+        if item is None:
+            role, pid = named["role"], int(named["pid"])
+            item = ProcessRows(role, pid, rows, None, 0, [], None)
+            alive = pid != os.getpid() and _alive(pid)
             running |= alive
             reasons.append(
                 f"process {role} (pid {pid}) {'is still running' if alive else 'ended without closing its trace'}"
-                + (", its last batch is cut off" if truncated else "")
+                + (", its last batch is cut off" if cut else "")
             )
-        item = ProcessRows(
-            manifest["process"],
-            manifest["pid"],
-            rows,
-            manifest["rows"],
-            manifest["lost"],
-            manifest["clocks"],
-            manifest["failure"],
-        )
         processes.append(item)
         where = f"process {item.process} (pid {item.pid})"
         if item.expected is not None and item.expected != rows:
@@ -124,12 +139,63 @@ def _read_parts(
     return processes, running
 
 
-def _read_stream(stream: Path) -> Iterator[Any]:
-    """Batches of a stream; ``None`` last where it is cut off."""
+def _read_streams(
+    parts: Path, stem: str, batches: dict[str, list[Any]]
+) -> tuple[dict[str, int], bool]:
+    """Read the streams of one process; returns its rows per table, and whether a stream is cut off."""
+    rows = dict.fromkeys(batches, 0)
+    cut = False
+    for table, found in batches.items():
+        stream = parts / f"{stem}.{table}.arrow"
+        if stream.exists():
+            for batch in _read_stream(stream, TABLES[table]):
+                if batch is None:
+                    cut = True
+                    break
+                rows[table] += batch.num_rows
+                found.append(batch)
+    return rows, cut
+
+
+def _read_manifest(file: Path, rows: dict[str, int]) -> ProcessRows | None:
+    """What a process said at its end; ``None`` where it did not get to, or what it said is damaged."""
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        expected = {table: int(said["rows"][table]) for table in rows}
+        failure = None if said["failure"] is None else str(said["failure"])
+        return ProcessRows(
+            str(said["process"]),
+            int(said["pid"]),
+            rows,
+            expected,
+            int(said["lost"]),
+            said["clocks"],
+            failure,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process can still write; one that waits to be reaped cannot."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _read_stream(stream: Path, schema: Any) -> Iterator[Any]:
+    """Batches of a stream; ``None`` last where it is cut off, damaged or has other columns."""
     try:
         reader = pa.ipc.open_stream(pa.memory_map(str(stream)))
+        if not reader.schema.equals(schema):
+            yield None
+            return
         while True:
-            yield reader.read_next_batch()
+            batch = reader.read_next_batch()
+            batch.validate(full=True)
+            yield batch
     except StopIteration:
         return
     except (OSError, pa.ArrowException):

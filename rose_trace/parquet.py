@@ -268,12 +268,16 @@ def write_sorted(path: Path, table: str, batches: list[Any], info: TraceInfo) ->
     plain: Any = TABLES[table]
     schema = plain.with_metadata({METADATA_KEY: info.to_json().encode()})
     unfinished = path.with_name(f".{path.name}.new")
-    with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
-        for rows in _sorted_rows(batches, "start_ns" if "start_ns" in schema.names else None):
-            writer.write_table(
-                rows.replace_schema_metadata(schema.metadata), row_group_size=ROW_GROUP
-            )
-    os.replace(unfinished, path)
+    try:
+        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
+            for rows in _sorted_rows(batches, "start_ns" if "start_ns" in schema.names else None):
+                writer.write_table(
+                    rows.replace_schema_metadata(schema.metadata), row_group_size=ROW_GROUP
+                )
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)  # gives a full disk its space back
+        raise
 
 
 def _sorted_rows(batches: list[Any], by: str | None) -> Iterator[Any]:

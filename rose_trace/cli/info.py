@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rose_trace.cli.output import Format, refusing
 from rose_trace.parquet import TraceInfo, read_metadata
@@ -30,7 +31,7 @@ def info(
 
 def show(trace: Path, found: TraceInfo) -> None:
     """Print a trace's metadata for people."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(f"trace     {trace}", soft_wrap=True)
     console.print(f"run       {found.run}")
     console.print(f"version   {found.schema_version}")
@@ -44,7 +45,7 @@ def show(trace: Path, found: TraceInfo) -> None:
     for item in found.processes:
         end = "none" if item.expected is None else item.failure or "clean"
         rows = [str(item.rows.get(name, 0)) for name in ("spans", "activity")]
-        table.add_row(item.process, str(item.pid), *rows, str(item.lost), end)
+        table.add_row(Text(item.process), str(item.pid), *rows, str(item.lost), Text(end))
     console.print(table)
 
 
