@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow
 
@@ -82,7 +82,7 @@ def _read_header(parts: Path) -> dict[str, Any]:
             f"{parts}: expected the parts of a recording, got {error}. Check the path; a finished recording has none."
         ) from error
     kinds = {"run": str, "schema_version": int, "producer": dict, "pid": int}
-    told: dict[str, Any] = header if isinstance(header, dict) else {}
+    told = cast("dict[str, Any]", header) if isinstance(header, dict) else {}
     broken = [key for key, kind in kinds.items() if not isinstance(told.get(key), kind)]
     if broken:
         raise TraceError(
