@@ -37,7 +37,8 @@ def data_edges(store: Store, nodes: Sequence[GraphNode]) -> tuple[ObservedEdge, 
 
     Returns:
         One edge per producer, consumer, common loop and distance, in program order of the nodes; none
-        into a loop, which only hands its carry and its items on to the nodes in it.
+        into a rewritable loop, which only hands its carry and its items on to the nodes in it: those have
+        edges of their own, and an iteration waits for what it uses, not for all items of the loop.
     """
     return tuple(
         ObservedEdge(
@@ -52,14 +53,4 @@ def data_edges(store: Store, nodes: Sequence[GraphNode]) -> tuple[ObservedEdge, 
             row["seq"],
         )
         for row in store.run("flow")
-        if not _hands_on(nodes[int(row["consumer"])])
     )
-
-
-def _hands_on(node: GraphNode) -> bool:
-    """Whether a node takes values only for the nodes in it: a loop's carry and items.
-
-    The nodes that use them have edges of their own, and an iteration waits for what it uses, not for
-    all items of the loop.
-    """
-    return node.kind == "loop" and node.rewritable

@@ -1,30 +1,38 @@
--- flow: which iteration's invocations of one node feed which iteration's invocations of another.
+-- flow: which iteration's invocations of one node take values from which iteration's invocations of
+-- another. Rewritable loops only hand values on to the nodes in them and are left out.
 CREATE TEMP TABLE flow AS
 WITH used AS (
-    SELECT span_id, unnest(list_distinct([i.producer FOR i IN inputs])) AS producer
+    SELECT span_id, unnest(inputs).producer AS producer
     FROM read_parquet(getvariable('spans'))
     WHERE len(inputs) > 0
 )
-SELECT p.path_id AS producer, c.path_id AS consumer, p.cell_id AS producer_cell, c.cell_id AS consumer_cell,
-    min(c.seq) AS seq
+SELECT p.path_id AS producer, c.path_id AS consumer, p.cell_id AS producer_cell, c.cell_id AS consumer_cell, c.seq
 FROM used u
 JOIN span c USING (span_id)
+JOIN path USING (path_id)
 JOIN span p ON p.span_id = u.producer
-WHERE u.producer <> 0
-GROUP BY ALL;
+WHERE u.producer <> 0 AND NOT (path.kind = 'loop' AND path.rewritable AND path.uniform);
 
 -- apart: pairs of different iterations that a value connects: the innermost loop around both, the
 -- distance in it, and, where both sides are in loops of their own below it, in which iterations.
 CREATE TEMP TABLE apart AS
 WITH pair AS (
-    SELECT DISTINCT producer_cell, consumer_cell FROM flow WHERE producer_cell <> consumer_cell
-),
-shared AS (
-    SELECT pair.*, len(list_filter(p.chain, lambda cell_id, place: cell_id = c.chain[place])) AS depth,
-        p.chain[depth] AS common_id, p.chain[depth + 1] AS p_id, c.chain[depth + 1] AS c_id
-    FROM pair
+    SELECT producer_cell, consumer_cell, p.loop_id = c.loop_id AS siblings, p.chain AS p_chain, c.chain AS c_chain
+    FROM (SELECT DISTINCT producer_cell, consumer_cell FROM flow WHERE producer_cell <> consumer_cell)
     JOIN cell p ON p.cell_id = producer_cell
     JOIN cell c ON c.cell_id = consumer_cell
+),
+shared AS (
+    SELECT producer_cell, consumer_cell, producer_cell AS p_id, consumer_cell AS c_id, NULL AS common_id
+    FROM pair
+    WHERE siblings
+    UNION ALL
+    SELECT producer_cell, consumer_cell, p_chain[depth + 1], c_chain[depth + 1], p_chain[depth]
+    FROM (
+        SELECT *, len(list_filter(p_chain, lambda cell_id, place: cell_id = c_chain[place])) AS depth
+        FROM pair
+        WHERE NOT siblings
+    )
 )
 SELECT
     s.producer_cell,
