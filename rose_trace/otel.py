@@ -47,6 +47,9 @@ def _context_functions() -> tuple[
 otel_context.get_current()  # loads the runtime context
 attach, detach, current_context = _context_functions()
 
+SCOPE_NAME = "rose_trace"
+"""Instrumentation scope of exported invocations."""
+
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
 """Key under which a context holds its span."""

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING
 from rose_trace import hooks
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
     from rose_trace.recording import Recording
 
 log = logging.getLogger("rose_trace")
 
 PATH_VARIABLE = "ROSE_TRACE"
 JOIN_VARIABLE = "ROSE_TRACE_JOIN"
+EXPORT_VARIABLE = "ROSE_TRACE_EXPORT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class ChildSettings:
         traceparent: W3C traceparent that the worker's roots continue; empty for none.
         owner: Process id of the recording process.
         nvtx: Whether invocations are NVTX ranges too.
+        export: Whether invocations are exported through the OpenTelemetry provider of the process.
     """
 
     directory: str
@@ -43,6 +47,7 @@ class ChildSettings:
     traceparent: str
     owner: int
     nvtx: bool = False
+    export: bool = False
 
 
 _open: Recording | None = None
@@ -50,7 +55,12 @@ _open: Recording | None = None
 
 @contextlib.contextmanager
 def record(
-    path: str | os.PathLike[str], *, activity: str = "auto", nvtx: bool = False
+    path: str | os.PathLike[str],
+    *,
+    activity: str = "auto",
+    nvtx: bool = False,
+    export: bool = False,
+    provider: TracerProvider | None = None,
 ) -> Generator[Recording]:
     """Record every invocation inside the block into one Parquet file.
 
@@ -60,6 +70,9 @@ def record(
         path: The file to write; activity samples go to ``<stem>.activity.parquet`` beside it.
         activity: Source of activity: ``auto``, ``none``, or a name from `rose_trace.activity`.
         nvtx: Make every invocation an NVTX range too, with the span id as payload.
+        export: Hand every finished invocation to the OpenTelemetry provider too (docs/opentelemetry.md).
+        provider: The provider to export through, whose spans are recorded as well; by default the
+            global one.
 
     Yields:
         The recording; after the block its `info` says what was written.
@@ -79,7 +92,7 @@ def record(
         )
         yield _open
         return
-    recording = _start(Path(path), activity, nvtx, whole_program=False)
+    recording = _start(Path(path), activity, nvtx, export, provider)
     try:
         yield recording
     except BaseException:
@@ -116,12 +129,26 @@ def leave() -> None:
     Joined.stop()
 
 
-def _start(path: Path, activity: str, nvtx: bool, whole_program: bool) -> Recording:
+def _start(
+    path: Path,
+    activity: str,
+    nvtx: bool,
+    export: bool,
+    provider: TracerProvider | None = None,
+    whole_program: bool = False,
+) -> Recording:
     global _open
     from rose_trace.recording import Recording
 
     leave()
-    recording = Recording(path, activity=activity, nvtx=nvtx, whole_program=whole_program)
+    recording = Recording(
+        path,
+        activity=activity,
+        nvtx=nvtx,
+        export=export,
+        provider=provider,
+        whole_program=whole_program,
+    )
     os.environ[JOIN_VARIABLE] = json.dumps(asdict(recording.child_settings()))
     _open = recording
     return recording
@@ -133,6 +160,13 @@ def _close() -> None:
         recording, _open = _open, None
         os.environ.pop(JOIN_VARIABLE, None)
         recording.close()
+
+
+def close_first() -> None:
+    """End a whole program's recording before what was made just now: exit handlers run newest first."""
+    if _open is not None and _open.whole_program:
+        atexit.unregister(_close)
+        atexit.register(_close)
 
 
 def start_from_environment() -> None:
@@ -149,7 +183,8 @@ def start_from_environment() -> None:
         where = Path(path)
         if rank:  # every rank of a distributed launch records its own file
             where = where.with_name(f"{where.stem}.rank{rank}{where.suffix}")
-        _start(where, os.environ.get("ROSE_ACTIVITY", "auto"), nvtx=False, whole_program=True)
+        export = os.environ.get(EXPORT_VARIABLE, "") not in ("", "0")
+        _start(where, os.environ.get("ROSE_ACTIVITY", "auto"), False, export, whole_program=True)
         atexit.register(_close)
 
 

@@ -9,16 +9,22 @@ import os
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rose_trace import activity as sources
 from rose_trace import dataref, hooks, otel
+from rose_trace.late_import import after_import
 from rose_trace.merge import merge
 from rose_trace.parquet import TraceError, TraceInfo, parts_of, producer
 from rose_trace.parts import PartFile
-from rose_trace.record import ChildSettings
+from rose_trace.record import ChildSettings, close_first
 from rose_trace.recorder import Recorder
 from rose_trace.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from rose_trace.otel_export import LiveExport
 
 log = logging.getLogger("rose_trace")
 
@@ -29,12 +35,21 @@ class ProcessRecording:
     Args:
         settings: Where to write, and what to continue.
         process: Role of the process.
+        provider: OpenTelemetry provider of the process; ``None`` for the global one.
+
+    Attributes:
+        export: Where finished invocations are handed to as well; ``None`` for nowhere.
     """
 
-    def __init__(self, settings: ChildSettings, process: str) -> None:
+    def __init__(
+        self, settings: ChildSettings, process: str, provider: TracerProvider | None = None
+    ) -> None:
         trace_id, parent_id = otel.parse_traceparent(settings.traceparent)
         self.settings = settings
-        self.part = PartFile(Path(settings.directory), settings.run, process)
+        self._provider = provider
+        self.export: LiveExport | None = None
+        self._foreign: Any = None  # rose_trace.otel_foreign, once the SDK is there
+        self.part = self._new_part(process)
         kind = Recorder
         if settings.nvtx:
             from rose_trace.nvtx import RangedRecorder
@@ -42,9 +57,10 @@ class ProcessRecording:
             kind = RangedRecorder
         self.recorder = kind(self.part, settings, trace_id, parent_id)
         self._finished = False
-        hooks.install_recorder(self.recorder)
         global _here
         _here = self
+        after_import("opentelemetry.sdk.trace", self._take_foreign_spans)
+        hooks.install_recorder(self.recorder)
 
     def finish(self) -> None:
         """Stop recording here, write what is left and the manifest; once."""
@@ -57,15 +73,48 @@ class ProcessRecording:
         if hooks.recorder() is self.recorder:
             hooks.install_recorder(None)
         self.recorder.buffers.close()
+        if self._foreign is not None:
+            self._foreign.stop()
         self.part.close(self.recorder.lost_rows, self.recorder.failure)
+        if self.export is not None:
+            self.export.close()
 
     def after_fork(self) -> None:
         """Become the recording of a forked child: its own file, nothing of the parent's rows."""
         _inherited.append(self.part)  # never finalised here: the stream belongs to the parent
-        self.part = PartFile(
-            self.part.directory, self.part.run, f"{self.part.process}/fork-{os.getpid()}"
-        )
+        self.part = self._new_part(f"{self.part.process}/fork-{os.getpid()}")
         self.recorder.after_fork(self.part)
+        if self._foreign is not None:
+            self._foreign.PROCESSOR.after_fork()
+            self._take_foreign_spans()
+
+    def _new_part(self, process: str) -> PartFile:
+        directory, run = Path(self.settings.directory), self.settings.run
+        if not self.settings.export:
+            return PartFile(directory, run, process)
+        from rose_trace.otel_export import ExportingPart, LiveExport
+
+        self.export = LiveExport(self._provider)
+        return ExportingPart(directory, run, process, self.export)
+
+    def _take_foreign_spans(self) -> None:
+        """The SDK of OpenTelemetry is there: record the spans of other instrumentation too."""
+        if self._finished or _here is not self:
+            return
+        from rose_trace import otel_foreign
+
+        self._foreign = otel_foreign
+        otel_foreign.start(self.part.write_rows, self._lost, self._provider, self._provider_made)
+        self.recorder.buffers.others.append(otel_foreign.PROCESSOR.flush)
+
+    def _provider_made(self) -> None:
+        """Providers end at exit; what they should export is handed over before."""
+        close_first()
+        Joined.stop_first()
+
+    def _lost(self, failure: Exception, rows: int) -> None:
+        self.recorder.lost_rows += rows
+        self.recorder.fail(failure)
 
 
 class Recording(ProcessRecording):
@@ -75,13 +124,24 @@ class Recording(ProcessRecording):
         path: The file to write at the end.
         activity: Source of activity samples.
         nvtx: Whether invocations are NVTX ranges too.
+        export: Whether invocations are handed to the OpenTelemetry provider too.
+        provider: That provider; ``None`` for the global one.
         whole_program: Whether it lasts until the program ends.
 
     Raises:
         TraceError: If the parts directory cannot be made, or belongs to a live recording.
     """
 
-    def __init__(self, path: Path, *, activity: str, nvtx: bool, whole_program: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        activity: str,
+        nvtx: bool,
+        export: bool = False,
+        provider: TracerProvider | None = None,
+        whole_program: bool = False,
+    ) -> None:
         self.path = path.absolute()
         self.whole_program = whole_program
         self.info: TraceInfo | None = None
@@ -106,7 +166,8 @@ class Recording(ProcessRecording):
                 f"{self.path}: expected to write there, got {error}. Choose another path."
             ) from error
         traceparent = otel.traceparent(trace_id, span_id) if trace_id else ""
-        super().__init__(ChildSettings(str(parts), run, traceparent, self._pid, nvtx), "main")
+        settings = ChildSettings(str(parts), run, traceparent, self._pid, nvtx, export)
+        super().__init__(settings, "main", provider)
         if self._source is not None:
             self._source.start(self.recorder.buffers.add_sample)
 
@@ -151,6 +212,13 @@ class Joined:
         cls._current = ProcessRecording(settings, process)
         atexit.register(cls.stop)
         _finish_with_multiprocessing()
+
+    @classmethod
+    def stop_first(cls) -> None:
+        """End it before what was made just now: exit handlers run newest first."""
+        if cls._current is not None:
+            atexit.unregister(cls.stop)
+            atexit.register(cls.stop)
 
     @classmethod
     def stop(cls) -> None:
