@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Generator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ log = logging.getLogger("rose_trace")
 PATH_VARIABLE = "ROSE_TRACE"
 JOIN_VARIABLE = "ROSE_TRACE_JOIN"
 EXPORT_VARIABLE = "ROSE_TRACE_EXPORT"
+PARENT_VARIABLE = "TRACEPARENT"  # OpenTelemetry's name for a W3C traceparent in the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,7 @@ def start_from_environment() -> None:
         return
     if settings:
         child = ChildSettings(**json.loads(settings))
+        child = replace(child, traceparent=os.environ.get(PARENT_VARIABLE) or child.traceparent)
         if child.owner != os.getpid() and Path(child.directory).is_dir():
             join(child, process=f"child-{os.getpid()}")
     elif path:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose_trace import activity as sources
-from rose_trace import dataref, hooks, otel
+from rose_trace import hooks, identity, otel
 from rose_trace.late_import import after_import
 from rose_trace.merge import merge
 from rose_trace.parquet import TraceError, TraceInfo, parts_of, producer
 from rose_trace.parts import PartFile
-from rose_trace.record import ChildSettings, close_first
+from rose_trace.record import PARENT_VARIABLE, ChildSettings, close_first
 from rose_trace.recorder import Recorder
 from rose_trace.schema import SCHEMA_VERSION
 
@@ -149,6 +149,8 @@ class Recording(ProcessRecording):
         parts = parts_of(self.path)
         run = uuid.uuid4().hex
         trace_id, span_id = otel.surrounding()
+        if not trace_id:
+            trace_id, span_id = otel.parse_traceparent(os.environ.get(PARENT_VARIABLE, ""))
         self._source, chosen = sources.choose(activity)
         header = {
             "run": run,
@@ -234,7 +236,7 @@ _inherited: list[Any] = []
 
 def _after_fork() -> None:
     if _here is not None:
-        dataref.after_fork()
+        identity.after_fork()
         _here.after_fork()
 
 

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import os
 import random
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +21,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import rose_trace as rose
 from rose_trace import otel
+from rose_trace.parquet import read_metadata, read_spans
+
+ROOT = Path(__file__).parents[2]
 
 Rows = list[dict[str, Any]]
 Recorded = Callable[[Callable[[], Any]], Rows]
@@ -120,3 +131,99 @@ def test_the_programs_random_numbers_are_not_touched(recorded: Recorded) -> None
     traced: list[float] = []
     recorded(lambda: traced.extend(work() for _ in range(5)))
     assert traced == native
+
+
+def _run(code: str, *arguments: str, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "ROSE_ACTIVITY": "none", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+STARTS_A_CHILD = """
+    import os, subprocess, sys
+    import rose_trace as rose
+    from opentelemetry import propagate
+
+    @rose.node
+    def work():
+        if sys.argv[1] == "child":
+            return
+        env = dict(os.environ)
+        if sys.argv[1] == "told":
+            carrier = {}
+            propagate.inject(carrier)
+            env["TRACEPARENT"] = carrier["traceparent"]
+        subprocess.run([sys.executable, *sys.orig_argv[1:-1], "child"], env=env, check=True)
+
+    work()
+"""
+
+
+def _parent_and_child(path: Path, how: str, **environment: str) -> tuple[Any, Any]:
+    _run(STARTS_A_CHILD, how, ROSE_TRACE=str(path), **environment)
+    assert read_metadata(path).complete
+    rows = read_spans(path).to_pylist()
+    assert [r["node"] for r in rows] == ["work", "work"]
+    assert {r["run"] for r in rows} == {read_metadata(path).run}
+    parent, child = sorted(rows, key=lambda r: r["process"] != "main")
+    assert child["process"] == f"child-{child['pid']}"
+    return parent, child
+
+
+def test_a_plain_subprocess_records_into_the_same_file(tmp_path: Path) -> None:
+    parent, child = _parent_and_child(tmp_path / "t.parquet", "plain")
+    assert child["parent_id"] == 0
+    assert child["trace_id"] != parent["trace_id"]
+
+
+def test_a_subprocess_that_is_given_a_traceparent_continues_the_invocation(tmp_path: Path) -> None:
+    parent, child = _parent_and_child(tmp_path / "t.parquet", "told")
+    assert (child["parent_id"], child["trace_id"]) == (parent["span_id"], parent["trace_id"])
+
+
+def test_a_whole_program_continues_the_trace_of_what_started_it(tmp_path: Path) -> None:
+    header = otel.traceparent(0xAB, 0xCD)
+    parent, child = _parent_and_child(tmp_path / "t.parquet", "plain", TRACEPARENT=header)
+    for row in (parent, child):
+        assert (row["trace_id"], row["parent_id"]) == (f"{0xAB:032x}", 0xCD)
+
+
+def test_work_in_another_thread_is_a_root_unless_its_context_is_carried(recorded: Recorded) -> None:
+    @rose.node(pure=True)
+    def work(how: str) -> str:
+        return how
+
+    @rose.node
+    def outer() -> None:
+        copied = contextvars.copy_context()
+        for run in (lambda: work("thread"), lambda: copied.run(work, "thread, carried")):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work, "pool").result()
+            pool.submit(contextvars.copy_context().run, work, "pool, carried").result()
+
+            async def main() -> None:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(pool, work, "run_in_executor")
+                await asyncio.to_thread(work, "to_thread")
+
+            asyncio.run(main())
+
+    rows = recorded(outer)
+    [caller] = [r for r in rows if r["node"] == "outer"]
+    works = [r for r in rows if r["node"] == "work"]
+    carried = [r["parent_id"] == caller["span_id"] for r in works]
+    assert carried == [False, True, False, True, False, True]
+    for row, inside in zip(works, carried, strict=True):
+        assert row["path"] == ("outer/work" if inside else "work")
+        assert (row["trace_id"] == caller["trace_id"]) == inside
+        assert inside or row["parent_id"] == 0
