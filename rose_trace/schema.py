@@ -48,7 +48,7 @@ SPANS = pa.schema(
         pa.field("trace_id", WORD),  # 128-bit OpenTelemetry id, 32 hex digits
         pa.field("span_id", pa.uint64()),  # 64-bit OpenTelemetry id
         pa.field("parent_id", pa.uint64()),  # 0 for a root
-        pa.field("kind", WORD),  # exec | loop | iteration | foreign | kernel
+        pa.field("kind", WORD),  # exec | loop | iteration | foreign | kernel | sync
         pa.field("node", WORD),  # name with its component, "policy.act"
         pa.field("path", WORD),  # "iteration/rollout/interact/policy.act"
         pa.field("key", WORD),  # definition, "module:qualname"
@@ -86,7 +86,7 @@ SPANS = pa.schema(
 ACTIVITY = pa.schema(
     [
         pa.field("run", WORD),
-        pa.field("source", WORD),  # cpu | pm-sampling | gpm | nvml-utilisation | kernels
+        pa.field("source", WORD),  # cpu | pm-sampling | gpm | nvml-utilisation | kernels | dram
         pa.field("device", WORD),  # "cpu", "cuda:0"
         pa.field("start_ns", pa.int64()),
         pa.field("end_ns", pa.int64()),

@@ -2,10 +2,12 @@
 
 Ranges become spans of kind ``foreign``. Those in an iteration become ``exec`` spans below it, which
 declare nothing, so that they are measured and never moved. Kernels become spans of kind ``kernel`` and
-samples of estimated SM activity.
+samples of estimated SM activity; CUDA calls in which the host waits become spans of kind ``sync``.
 
-Does not handle: memory copies, CUDA API calls and synchronisation, which only serve to find out what
-launched a kernel.
+Spans of OpenTelemetry are rows already; `otlp_import` writes them.
+
+Does not handle: memory copies on the device and CUDA calls that do not wait, which only serve to find
+out what launched a kernel.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from rose_trace.interop.kernel_activity import RESOLUTION_NS, SM_COUNT, SOURCE, 
 from rose_trace.interop.kineto import read_kineto
 from rose_trace.interop.nesting import CAPTURE, STEP, capture_ranges, nest
 from rose_trace.interop.nsys import MAGIC, read_nsys
+from rose_trace.interop.otlp_import import import_otlp, is_otlp
 from rose_trace.interop.profile import Profile
 from rose_trace.interop.span_rows import Origin, activity_batches, span_batches
 from rose_trace.parquet import ProcessRows, TraceError, TraceInfo, beside, producer, write_sorted
@@ -91,10 +94,10 @@ def read_profile(file: Path) -> Profile:
 def import_trace(
     file: str | Path, trace: str | Path, settings: ImportSettings | None = None
 ) -> TraceInfo:
-    """Write a profiler's file as a trace. The same file gives the same trace.
+    """Write a profiler's or OpenTelemetry's file as a trace. The same file gives the same trace.
 
     Args:
-        file: What the profiler wrote.
+        file: What the profiler, or an exporter of OpenTelemetry, wrote.
         trace: Where the spans go, e.g. ``trace.parquet``; activity goes beside.
         settings: How to import.
 
@@ -106,6 +109,13 @@ def import_trace(
             trace cannot be written.
     """
     with _uncollected():
+        if is_otlp(Path(file)):
+            if settings is not None and settings.iteration is not None:
+                raise TraceError(
+                    f"{file}: expected no pattern for iterations, got {settings.iteration!r}: spans say themselves "
+                    "what they are part of. Leave it out."
+                )
+            return import_otlp(Path(file), Path(trace))
         return _convert(Path(file), Path(trace), settings or ImportSettings())
 
 

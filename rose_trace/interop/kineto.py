@@ -9,13 +9,13 @@ import gzip
 import json
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
 from rose_trace.interop.nesting import STEP
-from rose_trace.interop.profile import Kernel, Profile, ThreadRange
+from rose_trace.interop.profile import BLOCKING, Kernel, Profile, ThreadRange, blocking_call
 from rose_trace.parquet import TraceError
 
 LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
@@ -97,6 +97,7 @@ def _profile(about: Mapping[str, Any], events: list[dict[str, Any]]) -> Profile:
     launches: dict[int, tuple[int, int, int]] = {}
     found: list[dict[str, Any]] = []
     complete: list[dict[str, Any]] = []
+    blocking: list[ThreadRange] = []
     for event in events:
         phase, category = event.get("ph"), str(event.get("cat", "")).lower()
         if phase == "M" and event.get("name") == "process_name" and _is_id(event.get("pid")):
@@ -109,6 +110,7 @@ def _profile(about: Mapping[str, Any], events: list[dict[str, Any]]) -> Profile:
             if correlation is not None:
                 start = base_ns + _ns(event["ts"])
                 launches[int(correlation)] = (int(event["pid"]), int(event["tid"]), start)
+            blocking += _blocking(event, base_ns)
         elif phase in ("X", "B", "E") and category not in NOT_RANGES:
             complete.append(event)
     profile.ranges = _ranges(complete, base_ns, profile.notes)
@@ -116,6 +118,7 @@ def _profile(about: Mapping[str, Any], events: list[dict[str, Any]]) -> Profile:
     profile.kernels = [
         _kernel(event, base_ns, launches, host[0][0] if host else 0) for event in found
     ]
+    profile.ranges += blocking
     _derive_sm_count(found, profile)
     if 0 < profile.bounds_ns[0] < UNIX_SINCE_NS:
         profile.notes.append("times are those of the profiler's clock, not Unix time")
@@ -134,6 +137,16 @@ def _ns(microseconds: Any) -> int:
     if isinstance(microseconds, int):
         return microseconds * 1_000
     return int((Decimal(microseconds) * 1_000).to_integral_value())
+
+
+def _blocking(event: Mapping[str, Any], base_ns: int) -> Iterator[ThreadRange]:
+    """A CUDA call in which the host waited for the device."""
+    duration_ns = _ns(event.get("dur", 0))
+    call = blocking_call(str(event.get("name", "")), duration_ns)
+    if call is not None and _is_id(event.get("pid")) and _is_id(event.get("tid")):
+        start = base_ns + _ns(event["ts"])
+        pid, tid = int(event["pid"]), int(event["tid"])
+        yield ThreadRange(pid, tid, start, start + duration_ns, call, call, BLOCKING)
 
 
 def _ranges(events: Iterable[dict[str, Any]], base_ns: int, notes: list[str]) -> list[ThreadRange]:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rose_trace.interop.profile import Kernel, ThreadRange
+from rose_trace.interop.profile import BLOCKING, Kernel, ThreadRange
 
 STEP = "ProfilerStep"
 """Name of the annotation that torch.profiler puts around every step."""
@@ -27,7 +27,8 @@ class NestedRange:
     Attributes:
         range: The range.
         parent: Position of the range around it; -1 for none.
-        kind: ``iteration``, ``exec`` inside of one, ``foreign`` elsewhere.
+        kind: ``iteration``, ``exec`` inside of one, ``foreign`` elsewhere; ``sync`` for a CUDA call in
+            which the host waits, wherever it is.
         path: Names from the outermost range to this one, joined by slashes.
         iteration: Which iteration of its process it is in; -1 for none.
         ordinal: Position among ranges of this name with the same parent.
@@ -106,6 +107,8 @@ def nest(
         name = node_name(item.name)
         step = steps.get(position, outer.iteration if outer else -1)
         kind = "iteration" if position in steps else "foreign" if step < 0 else "exec"
+        if item.category == BLOCKING:
+            kind = "sync"
         path = f"{outer.path}/{name}" if outer else name
         ordinal = ordinals[parents[position], name]
         ordinals[parents[position], name] += 1

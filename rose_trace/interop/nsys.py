@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rose_trace.activity import Sample
-from rose_trace.interop.profile import Kernel, Profile, ThreadRange
+from rose_trace.interop.profile import BLOCKING, DRAM, Kernel, Profile, ThreadRange, blocking_call
 from rose_trace.parquet import TraceError
 
 MAGIC = b"SQLite format 3\0"
 RANGES = (59, 60, 70, 71)  # NvtxPushPopRange, NvtxStartEndRange and the same of nvtxt
+DRAM_BUSY = re.compile(r"DRAM (?:Read|Write) Bandwidth", re.IGNORECASE)
 SM_ACTIVE = re.compile(r"SMs?[ %]*Active\b", re.IGNORECASE)
 VARYING = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*", re.DOTALL)
 """What torch.autograd.profiler.emit_nvtx adds to the name of an operator."""
@@ -119,6 +122,7 @@ def _profile(export: _Export) -> Profile:
     profile.kernels = list(_kernels(export, words, origin_ns))
     profile.samples = _samples(export, origin_ns, profile.notes)
     profile.ranges = _ranges(export, words, origin_ns, profile)
+    profile.ranges += _blocking(export, words, origin_ns)
     profile.sm_count = _sm_count(export)
     return profile
 
@@ -201,33 +205,64 @@ def _ranges(
     return found
 
 
+def _blocking(export: _Export, words: dict[int, str], origin_ns: int) -> Iterator[ThreadRange]:
+    """CUDA calls in which the host waited for the device."""
+    calls = [key for key, name in words.items() if blocking_call(name, sys.maxsize)]
+    for start, end, thread, name in export.rows(
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        "start",
+        "end",
+        "globalTid",
+        "nameId",
+        where=f"WHERE nameId IN ({', '.join(map(str, calls))})",
+    ):
+        call = blocking_call(words[name], int(end) - int(start)) if thread and end else None
+        if call is not None:
+            begun, ended = int(start) + origin_ns, int(end) + origin_ns
+            yield ThreadRange(_pid(thread), _tid(thread), begun, ended, call, call, BLOCKING)
+
+
 def _samples(export: _Export, origin_ns: int, notes: list[str]) -> list[Sample]:
-    """Samples of the metric that is SM activity; each describes the time since the one before."""
+    """SM activity, then use of the memory's bandwidth; each tells about the time since the one before."""
     metrics = list(export.rows("TARGET_INFO_GPU_METRICS", "typeId", "metricId", "metricName"))
     active = {(kind, metric) for kind, metric, name in metrics if SM_ACTIVE.match(name or "")}
     if not active:
         if metrics:
             notes.append("the GPU metrics in the file do not hold SM activity")
         return []
+    busy = {(kind, metric) for kind, metric, name in metrics if DRAM_BUSY.match(name or "")}
+    return _levels(export, origin_ns, active, "pm-sampling") + _levels(
+        export, origin_ns, busy, DRAM
+    )
+
+
+def _levels(
+    export: _Export, origin_ns: int, chosen: set[tuple[int, int]], source: str
+) -> list[Sample]:
+    """Samples of some metrics, summed where several are of one moment (reads and writes)."""
+    if not chosen:
+        return []
     cuda_ids = dict(export.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId"))
     clock = "timestamp" if "timestamp" in export.columns("GPU_METRICS") else "rawTimestamp"
     # Few of many metrics: the others stay in the file.
-    wanted = " OR ".join(f"typeId = {int(k)} AND metricId = {int(m)}" for k, m in sorted(active))
-    last: dict[int, int] = {}
-    samples: list[Sample] = []
-    for moment, kind, value in export.rows(
-        "GPU_METRICS", clock, "typeId", "value", where=f"WHERE {wanted} ORDER BY {clock}"
+    wanted = " OR ".join(f"typeId = {int(k)} AND metricId = {int(m)}" for k, m in sorted(chosen))
+    percent: dict[int, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for moment, kind, metric, value in export.rows(
+        "GPU_METRICS",
+        clock,
+        "typeId",
+        "metricId",
+        "value",
+        where=f"WHERE {wanted} ORDER BY {clock}",
     ):
-        if value is None:
-            continue
-        gpu = kind & 0xFF
-        end = int(moment) + origin_ns
-        begin = last.get(gpu, end)
-        last[gpu] = end
-        if begin < end:
-            device = f"cuda:{cuda_ids.get(gpu, gpu)}"
-            level = min(max(value / 100, 0.0), 1.0)
-            samples.append(("pm-sampling", device, begin, end, level, False))
+        if value is not None:
+            percent[kind & 0xFF][int(moment)][metric] = value
+    samples: list[Sample] = []
+    for gpu, values in percent.items():
+        device = f"cuda:{cuda_ids.get(gpu, gpu)}"
+        for begin, (end, value) in zip(values, list(values.items())[1:], strict=False):
+            level = min(max(sum(value.values()) / 100, 0.0), 1.0)
+            samples.append((source, device, begin + origin_ns, end + origin_ns, level, False))
     return samples
 
 

@@ -5,9 +5,45 @@ Paper: §4.2, "SM activity"; files of profilers are a source beside Rose's own r
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from rose_trace.activity import Sample
+
+BLOCKING = "blocking"
+"""Category of ranges that are CUDA calls in which the host waits for the device."""
+
+BLOCKING_COPY_NS = 100_000  # ours: a copy that is only enqueued returns within some 10 us
+DRAM = "dram"
+"""Source of samples that tell the share of the memory bandwidth in use, not SM activity."""
+
+_WAITS = re.compile(r"cu(?:da)?\w*Synchronize")
+_COPIES = re.compile(r"cu(?:da)?Memcpy")
+_VERSION = re.compile(r"(?:_v\d+|_ptsz|_ptds)+$")
+
+
+def blocking_call(name: str, duration_ns: int) -> str | None:
+    """The name of a CUDA call in which the host waited for the device, without its version.
+
+    A copy counts where it took so long that it was not only enqueued: it waits for earlier work, or
+    goes through pageable memory.
+
+    Args:
+        name: Name of a call of the CUDA runtime or driver.
+        duration_ns: How long it took [ns].
+
+    Returns:
+        Its name; ``None`` for a call that does not wait.
+
+    >>> blocking_call("cudaStreamSynchronize_v3020", 5)
+    'cudaStreamSynchronize'
+    >>> blocking_call("cudaMemcpyAsync", 5_000) is None
+    True
+    """
+    waits = _WAITS.match(name) is not None
+    if waits or (_COPIES.match(name) is not None and duration_ns >= BLOCKING_COPY_NS):
+        return _VERSION.sub("", name)
+    return None
 
 
 @dataclass(slots=True)

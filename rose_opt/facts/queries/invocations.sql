@@ -20,7 +20,7 @@ SELECT
 FROM read_parquet(getvariable('spans')) s
 JOIN path p ON p.path = s.path::VARCHAR
 JOIN process o ON o.process = s.process::VARCHAR AND o.pid = s.pid
-WHERE s.kind <> 'foreign';
+WHERE s.kind IN ('exec', 'loop', 'iteration');
 
 -- root: calls of the root that finished; idx counts them per process.
 CREATE TEMP TABLE root AS

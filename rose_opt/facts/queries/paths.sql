@@ -19,7 +19,7 @@ SELECT
     list_sort(list(DISTINCT structure::VARCHAR) FILTER (structure IS NOT NULL AND row_start IS NULL))
         AS structures
 FROM read_parquet(getvariable('spans'))
-WHERE kind <> 'foreign' AND (path = getvariable('root') OR starts_with(path, getvariable('root') || '/'))
+WHERE kind IN ('exec', 'loop', 'iteration') AND (path = getvariable('root') OR starts_with(path, getvariable('root') || '/'))
 GROUP BY path;
 
 FROM path ORDER BY path_id;

@@ -202,8 +202,13 @@ def test_sms_come_from_the_file(tmp_path: Path) -> None:
     info = import_trace(real("nsys/mock.sqlite"), tmp_path / "trace.parquet")
     assert info.activity["sm_count"] == {"cuda:0": 68}
     assert info.producer["imported_from"] == "NVIDIA Nsight Systems 2026.1.1.204"
-    assert info.rows["spans"] == 3  # two kernels and the capture
-    first, last = (row["start_ns"] for row in rows(tmp_path / "trace.parquet")[-2:])
+    assert info.rows["spans"] == 5  # two kernels, a slow copy, a synchronisation and the capture
+    found = rows(tmp_path / "trace.parquet")
+    first, last = (row["start_ns"] for row in found if row["kind"] == "kernel")
+    assert [row["path"] for row in found if row["kind"] == "sync"] == [
+        "capture/cudaMemcpyAsync",
+        "capture/cudaStreamSynchronize",
+    ]
     assert first == 1776781226557295056 + 1517727052
     assert last == 1776781226557295056 + 1535979030
 
@@ -339,6 +344,34 @@ def test_sms_follow_from_blocks_per_sm(tmp_path: Path) -> None:
     assert sample["activity"] == pytest.approx(64 / 108)
 
 
+def test_calls_in_which_the_host_waits_are_spans_where_they_were_made(tmp_path: Path) -> None:
+    file = chrome(
+        tmp_path / "t.json",
+        [
+            complete("aten::item", 0, 500),
+            complete("cudaStreamSynchronize", 10, 400, cat="cuda_runtime", args={"correlation": 1}),
+            complete("aten::copy_", 600, 300),
+            complete("cudaMemcpyAsync", 610, 20, cat="cuda_runtime", args={"correlation": 2}),
+            complete("cudaMemcpyAsync", 640, 250, cat="cuda_runtime", args={"correlation": 3}),
+            complete("cudaLaunchKernel", 895, 2, cat="cuda_runtime", args={"correlation": 4}),
+            kernel(900, 10, 64, correlation=4),
+            complete("Stream Sync", 10, 400, cat="cuda_sync"),
+        ],
+    )
+    path = tmp_path / "trace.parquet"
+    import_trace(file, path)
+    waits = [row for row in rows(path) if row["kind"] == "sync"]
+    assert [(row["path"], row["end_ns"] - row["start_ns"]) for row in waits] == [
+        ("capture/aten::item/cudaStreamSynchronize", 400_000),
+        ("capture/aten::copy_/cudaMemcpyAsync", 250_000),  # the other one was only enqueued
+    ]
+    launched = next(row for row in rows(path) if row["kind"] == "kernel")
+    assert launched["parent_id"] == by_name(path)["aten::copy_"]["span_id"]
+    # They are evidence, not nodes of the program.
+    nodes = {node.path for node in build_facts(path).graph.nodes}
+    assert nodes == {"capture", "capture/aten::item", "capture/aten::copy_"}
+
+
 # --- what Nsight creates only where needed ------------------------------------------------------
 
 
@@ -359,6 +392,12 @@ METRICS = (
     "(257, 5, 'SMs Active [Throughput %]'), (257, 6, 'SM Warp Occupancy'), (256, 5, 'Other')",
     "INSERT INTO GPU_METRICS VALUES (100, 257, 5, 90), (200, 257, 5, 40), (200, 257, 4, 7), "
     "(300, 257, 5, 101), (300, 256, 5, 3), (300, 257, 6, 3)",
+)
+BANDWIDTH = (
+    "INSERT INTO TARGET_INFO_GPU_METRICS VALUES (257, 7, 'DRAM Read Bandwidth [Throughput %]'), "
+    "(257, 8, 'DRAM Write Bandwidth [Throughput %]')",
+    "INSERT INTO GPU_METRICS VALUES (100, 257, 7, 1), (100, 257, 8, 1), (200, 257, 7, 50), "
+    "(200, 257, 8, 30)",
 )
 SESSION = (
     "CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER)",
@@ -384,6 +423,19 @@ def test_gpu_metrics_are_measured_activity(clock: str, tmp_path: Path) -> None:
     assert [s["activity"] for s in samples] == pytest.approx([0.4, 1.0])
     assert info.activity["resolution_ns"] == 100
     assert info.activity["estimate"] is False
+
+
+def test_use_of_the_memory_is_a_source_of_its_own(tmp_path: Path) -> None:
+    statements = (statement.replace("{clock}", "timestamp") for statement in METRICS)
+    file = nsys_export(tmp_path / "e.sqlite", *SESSION, *statements, *BANDWIDTH)
+    path = tmp_path / "trace.parquet"
+    info = import_trace(file, path)
+    assert info.activity["source"] == "pm-sampling"
+    samples = read_table("activity", path).to_pylist()
+    assert [s["activity"] for s in samples if s["source"] == "pm-sampling"] == pytest.approx(
+        [0.4, 1.0]
+    )
+    assert [s["activity"] for s in samples if s["source"] == "dram"] == pytest.approx([0.8])
 
 
 def test_registered_names_payloads_and_cut_off_ranges(tmp_path: Path) -> None:
