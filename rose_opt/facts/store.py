@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import numpy.typing as npt
 from duckdb import DuckDBPyConnection
 
@@ -39,14 +40,17 @@ class Store:
             connection: Connection to use instead of a database of its own.
         """
         self.spans = spans
-        self._spill = tempfile.TemporaryDirectory(prefix="rose-facts-")
-        self._connection = connection or duckdb.connect(
-            config={
-                "memory_limit": memory_limit,
-                "temp_directory": self._spill.name,
-                "preserve_insertion_order": False,  # every query that returns rows orders them
-            }
-        )
+        self._spill: tempfile.TemporaryDirectory[str] | None = None
+        if connection is None:
+            self._spill = tempfile.TemporaryDirectory(prefix="rose-facts-")
+            connection = duckdb.connect(
+                config={
+                    "memory_limit": memory_limit,
+                    "temp_directory": self._spill.name,
+                    "preserve_insertion_order": False,  # every query that returns rows orders them
+                }
+            )
+        self._connection = connection
         self.set(spans=str(spans))
 
     def beside(self, table: str) -> Path | None:
@@ -85,7 +89,7 @@ class Store:
 
     def column(self, query: str, name: str) -> npt.NDArray[Any]:
         """One column without nulls of the rows of a query text, as an array of one entry per row."""
-        return self._connection.execute(query).fetchnumpy()[name]
+        return np.asarray(self._connection.execute(query).fetchnumpy()[name])
 
     def fill_columns(self, table: str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Make a temporary table of arrays, one entry per row; for any number of rows."""
@@ -109,7 +113,8 @@ class Store:
     def close(self) -> None:
         """Close the database; its temporary tables are gone."""
         self._connection.close()
-        self._spill.cleanup()
+        if self._spill is not None:
+            self._spill.cleanup()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,283 @@
+"""Makes the views of one trace: those that read the files at once, the others when they are asked for.
+
+Paper: §4.2, §4.3.2; the critical path is ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from rose_opt.facts.activity import FLOOR_NS, MEANING, SOURCES, Activity, load_activity
+from rose_opt.facts.hierarchy import build_hierarchy
+from rose_opt.facts.store import Store, quoted
+from rose_opt.facts.timings import iteration_timing, node_timings
+from rose_opt.facts.windows import FIRST_TIER_BELOW, target_windows
+from rose_opt.graph import Graph
+from rose_opt.sql.catalogue import views
+from rose_trace.parquet import TraceInfo
+
+READ_IN_PLACE = ("spans", "refs", "states", "activity", "probes", "recording", "processes")
+"""Views that read the files each time and need nothing else."""
+
+REQUIRES: dict[str, tuple[str, ...]] = {
+    "iterations": (),
+    "invocations": (),
+    "nodes": ("iterations", "invocations"),
+    "windows": (),
+    "gaps": ("windows",),
+    "dependencies": ("invocations",),
+    "edges": ("dependencies",),
+    "waits": ("dependencies",),
+    "critical_path": ("waits",),
+}
+"""Views that are made when asked for, with those they read."""
+
+_SAMPLES = (
+    "(SELECT NULL::VARCHAR AS source, NULL::VARCHAR AS device, 0::BIGINT AS start_ns, 0::BIGINT AS end_ns, "
+    "0::FLOAT AS activity, false AS estimate WHERE false)"
+)
+_PROBES = (
+    '(SELECT NULL::VARCHAR AS path, NULL::VARCHAR AS variant, 0::SMALLINT AS groups, 0::SMALLINT AS "group", '
+    "0::SMALLINT AS threads, 0::BIGINT AS duration_ns, 0::BIGINT AS cpu_ns, false AS identical, "
+    "NULL::INTEGER[] AS iteration WHERE false)"
+)
+_EMPTY = {"activity": _SAMPLES, "probes": _PROBES}
+
+
+class Tables:
+    """The views of one trace.
+
+    Attributes:
+        made: Names of the views that exist.
+    """
+
+    def __init__(self, store: Store, info: TraceInfo) -> None:
+        """Make the views that read the files in place.
+
+        Args:
+            store: Store whose connection makes views in the schema of this trace.
+            info: What the trace says about itself.
+        """
+        self.made: set[str] = set()
+        self._store = store
+        self._hierarchy = _Hierarchy(store)
+        self._files = {
+            "spans": f"read_parquet({quoted(str(store.spans))})",
+            "sources": _sources(),
+            "recording": _recording(info),
+            "processes": _processes(info),
+            "low_samples": Store.text("low_samples").strip().removesuffix(";"),
+        }
+        for table, empty in _EMPTY.items():
+            path = store.beside(table)
+            self._files[table] = empty if path is None else f"read_parquet({quoted(str(path))})"
+        for name in READ_IN_PLACE:
+            self._create(name)
+
+    def ensure(self, name: str) -> None:
+        """Make one view and those it reads, unless they exist.
+
+        Raises:
+            FactsError: If the trace has no finished iteration.
+        """
+        if name in self.made:
+            return
+        for needed in REQUIRES[name]:
+            self.ensure(needed)
+        hierarchy = self._hierarchy
+        hierarchy.load()
+        prepare: dict[str, Callable[[], None]] = {
+            "iterations": hierarchy.glue,
+            "nodes": hierarchy.timings,
+            "windows": hierarchy.windows,
+            "gaps": hierarchy.gaps,
+            "critical_path": self._chain,
+        }
+        prepare.get(name, lambda: None)()
+        self._create(name)
+
+    def _create(self, name: str) -> None:
+        sql = views()[name].sql
+        for key, text in self._files.items():
+            sql = sql.replace(f"{{{key}}}", text)
+        self._store.execute(sql)
+        self.made.add(name)
+
+    def _chain(self) -> None:
+        """Follow waits from the invocation of each iteration that ended last to its start."""
+        self._store.execute(
+            "CREATE TEMP TABLE numbered AS SELECT span_id, iteration_id, end_ns, "
+            "row_number() OVER (ORDER BY seq) - 1 AS n FROM invocations WHERE leaf"
+        )
+        followed = self._store.column(
+            "SELECT coalesce(p.n, -1) AS n FROM numbered c JOIN waits w USING (span_id) "
+            "LEFT JOIN numbered p ON p.span_id = w.waits_for_id ORDER BY c.n",
+            "n",
+        ).tolist()
+        last = self._store.column(
+            "SELECT arg_max(n, (end_ns, n)) AS n FROM numbered GROUP BY iteration_id ORDER BY n",
+            "n",
+        ).tolist()
+        steps: list[int] = []
+        positions: list[int] = []
+        for step in last:
+            chain: list[int] = []
+            while step >= 0:
+                chain.append(step)
+                step = followed[step]
+            steps += reversed(chain)
+            positions += range(len(chain))
+        self._store.fill_columns(
+            "chain_number",
+            {
+                "n": np.array(steps, dtype=np.int64),
+                "position": np.array(positions, dtype=np.int64),
+            },
+        )
+        self._store.execute(
+            "CREATE TEMP TABLE chain AS SELECT span_id, position FROM chain_number JOIN numbered USING (n)"
+        )
+
+
+class _Hierarchy:
+    """The temporary tables of `rose_opt.facts`, loaded once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._graph: Graph | None = None
+        self._activity: Activity | None = None
+
+    def load(self) -> Graph:
+        if self._graph is None:
+            store = self._store
+            nodes, _ = build_hierarchy(store, allow_incomplete=True)
+            self._activity = activity = load_activity(store)
+            if activity is None:
+                store.fill(
+                    "sample",
+                    "device VARCHAR, start_ns BIGINT, end_ns BIGINT, level BIGINT, busy BIGINT, covered BIGINT",
+                    (),
+                )
+                store.fill("process_device", "process_id INTEGER, device VARCHAR", ())
+            store.set(
+                source=None if activity is None else activity.source,
+                estimate=None if activity is None else activity.estimate,
+                resolution_ns=None if activity is None else activity.resolution_ns,
+            )
+            self._graph = Graph(nodes)
+        return self._graph
+
+    def glue(self) -> None:
+        columns = "idx INTEGER, process_id INTEGER, duration_ns BIGINT, glue_ns BIGINT"
+        rows = [tuple(row.values()) for row in self._store.run("iterations")]
+        self._store.fill("glue", columns, rows)
+
+    def timings(self) -> None:
+        graph = self.load()
+        timings = node_timings(self._store, graph.nodes)
+        below = {node.parent for node in graph.nodes}
+        rows: list[tuple[Any, ...]] = []
+        for node in graph.nodes:
+            timing = timings.get(node.path)
+            if timing is not None:
+                states = [
+                    [access.state for access in node.accesses.accesses if access.mode.value == mode]
+                    for mode in ("read", "update", "refresh")
+                ]
+                values = list(asdict(timing).values())[1:]
+                leaf = node.kind == "exec" and node.path not in below
+                named = (node.path, node.name, node.kind, leaf, node.parent, node.key)
+                rows.append((*named, node.accesses.opaque, *states, *values))
+        self._store.fill(
+            "node_timing",
+            "path VARCHAR, node VARCHAR, kind VARCHAR, leaf BOOLEAN, parent VARCHAR, key VARCHAR, opaque BOOLEAN, "
+            "reads VARCHAR[], updates VARCHAR[], refreshes VARCHAR[], invocations BIGINT, total_ns BIGINT, "
+            "mean_ns BIGINT, median_ns BIGINT, self_ns BIGINT, cpu_ns BIGINT, cores_used DOUBLE, threads INTEGER",
+            rows,
+        )
+        counted = self._store.run("iterations")
+        self._store.set(
+            iterations=len(counted), iterations_ns=sum(row["duration_ns"] for row in counted)
+        )
+
+    def windows(self) -> None:
+        graph = self.load()
+        rows: list[tuple[Any, ...]] = []
+        if self._activity is not None:
+            timing = iteration_timing(self._store)
+            for window in target_windows(self._store, graph, timing, self._activity):
+                known = window.sm_activity is not None
+                rows.append(
+                    (
+                        window.target,
+                        window.rank,
+                        window.tier,
+                        window.refused,
+                        window.total_ns,
+                        window.mean_ns,
+                        window.calls,
+                        window.sm_activity,
+                        window.coverage,
+                        window.score if known else None,
+                        window.resolved,
+                    )
+                )
+        else:
+            self._store.fill("target", "path_id INTEGER", ())
+        self._store.fill(
+            "node_window",
+            "path VARCHAR, rank INTEGER, tier INTEGER, refused VARCHAR, total_ns BIGINT, mean_ns BIGINT, calls DOUBLE, "
+            "activity DOUBLE, coverage DOUBLE, idle_ns DOUBLE, resolved BOOLEAN",
+            rows,
+        )
+
+    def gaps(self) -> None:
+        activity = self._activity
+        self._store.set(
+            low_level=round(FIRST_TIER_BELOW * 1e4),
+            sample_ns=0 if activity is None else activity.sample_ns,
+            min_ns=0 if activity is None else activity.resolution_ns,
+            most=int(np.iinfo(np.int64).max),
+        )
+
+
+def _sources() -> str:
+    rows = ", ".join(
+        f"({rank}, {quoted(name)}, {FLOOR_NS.get(name, 0)}, {quoted(MEANING[name])})"
+        for rank, name in enumerate(SOURCES)
+    )
+    return f"SELECT * FROM (VALUES {rows}) AS s(rank, source, floor_ns, meaning)"
+
+
+def _recording(info: TraceInfo) -> str:
+    source = info.activity.get("source")
+    reasons = ", ".join(quoted(reason) for reason in info.reasons)
+    return (
+        f"SELECT {quoted(info.run)} AS run, {info.schema_version} AS schema_version, {info.complete} AS complete, "
+        f"[{reasons}]::VARCHAR[] AS reasons, {info.rows.get('spans', 0)}::BIGINT AS spans, "
+        f"{info.rows.get('activity', 0)}::BIGINT AS samples, "
+        f"{sum(process.lost for process in info.processes)}::BIGINT AS lost, "
+        f"{'NULL' if source is None else quoted(str(source))}::VARCHAR AS activity_source, "
+        f"{quoted(json.dumps(info.producer))}::VARCHAR AS producer"
+    )
+
+
+def _processes(info: TraceInfo) -> str:
+    rows = ", ".join(
+        f"({quoted(p.process)}, {p.pid}, {p.rows.get('spans', 0)}, {p.rows.get('activity', 0)}, "
+        f"{'NULL' if p.expected is None else p.expected.get('spans', 0)}, {p.lost}, "
+        f"{'NULL' if p.failure is None else quoted(p.failure)})"
+        for p in info.processes
+    )
+    empty = "WHERE false" if not rows else ""
+    return (
+        "SELECT process::VARCHAR AS process, pid::INTEGER AS pid, spans::BIGINT AS spans, samples::BIGINT AS samples, "
+        "expected::BIGINT AS expected, lost::BIGINT AS lost, failure::VARCHAR AS failure "
+        f"FROM (VALUES {rows or '(NULL, NULL, NULL, NULL, NULL, NULL, NULL)'}) "
+        f"AS p(process, pid, spans, samples, expected, lost, failure) {empty}"
+    )
