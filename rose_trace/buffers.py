@@ -6,6 +6,7 @@ a few times a second; a thread whose buffer is full carries its own and thereby 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -130,10 +131,13 @@ class Buffers:
             self._empty(buffer)
             # Alive first: a thread may add its last row and end between the two questions.
             if not buffer.owner.is_alive() and not buffer.rows:
-                with self._wake:
+                with self._wake, contextlib.suppress(ValueError):  # two threads may flush at once
                     self._buffers.remove(buffer)
         for carry in self.others:
-            carry()
+            try:
+                carry()
+            except Exception as error:
+                self._failed(error, 0)
         self._write_samples()
 
     def close(self) -> None:
