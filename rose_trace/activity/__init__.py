@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rose_trace.activity.cpu import CpuUtilisation
 from rose_trace.activity.gpm import Gpm
+from rose_trace.activity.kernels import ONLY_ASKED, Kernels
 from rose_trace.activity.pm_sampling import PmSampling
 from rose_trace.activity.utilisation import NvmlUtilisation
 
@@ -45,16 +46,19 @@ class Known:
         name: Name in the ``source`` column and in ``record(activity=…)``.
         unavailable: Why it cannot work here; ``None`` where it can.
         make: Makes one.
+        only_asked: Why ``auto`` passes it over; ``None`` where it does not.
     """
 
     name: str
     unavailable: Callable[[], str | None]
     make: Callable[[], ActivitySource]
+    only_asked: str | None = None
 
 
 SOURCES: tuple[Known, ...] = (
     Known("pm-sampling", PmSampling.unavailable, PmSampling),
     Known("gpm", Gpm.unavailable, Gpm),
+    Known("kernels", Kernels.unavailable, Kernels, only_asked=ONLY_ASKED),
     Known("nvml-utilisation", NvmlUtilisation.unavailable, NvmlUtilisation),
     Known("cpu", CpuUtilisation.unavailable, CpuUtilisation),
 )
@@ -85,7 +89,8 @@ def choose(name: str) -> tuple[ActivitySource | None, dict[str, Any]]:
     for known in SOURCES:
         if name not in ("auto", known.name):
             continue
-        reason = known.unavailable()
+        reason = known.only_asked if name == "auto" else None
+        reason = reason or known.unavailable()
         if reason is None:
             source = known.make()
             return source, {

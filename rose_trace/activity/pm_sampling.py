@@ -9,7 +9,9 @@ with torch's own CUPTI, install them elsewhere (``pip install --target DIR``) an
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 import os
 import struct
 import subprocess
@@ -19,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rose_trace.activity import devices
+
+log = logging.getLogger("rose_trace")
 
 INTERVAL_NS = 1_000_000  # ours: fine enough for single nodes, 3 % of one core to evaluate
 START_TIMEOUT_S = 30.0  # ours
@@ -82,11 +86,21 @@ class PmSampling:
         self._reader.start()
 
     def stop(self) -> None:
-        """Write what is left and stop."""
+        """Write what is left and stop; a sampler that died earlier is named."""
         assert self._sidecar.stdin is not None
-        self._sidecar.stdin.close()
+        assert self._sidecar.stdout is not None
+        assert self._sidecar.stderr is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._sidecar.stdin.close()
         self._reader.join()
-        self._sidecar.wait()
+        with self._sidecar.stdout, self._sidecar.stderr as problems:
+            said = problems.read().decode(errors="replace").strip().splitlines()
+        if self._sidecar.wait():
+            log.warning(
+                "PM sampling: expected a sampler that lasts as long as the recording, got: %s. Samples "
+                "end early.",
+                said[-1] if said else f"exit status {self._sidecar.returncode}",
+            )
 
     def _read(self, write: Callable[[tuple[str, str, int, int, float, bool]], None]) -> None:
         assert self._sidecar.stdout is not None
