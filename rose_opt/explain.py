@@ -30,7 +30,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"  predicted  {_ms(predicted.iteration_ns)} per iteration, natively {_ms(predicted.native_ns)}, "
         f"at least {_ms(predicted.lower_bound_ns)} with these workers (gap {predicted.gap:.1%})"
     )
-    yield f"  bits       {_bits(plan)}"
+    yield f"  bits       {bits_text(plan)}"
     for note in plan.notes:
         yield f"  note       {note}"
     if not plan.kept_native:
@@ -66,7 +66,8 @@ def _joined(plan: Plan) -> str:
     return ", ".join(map(str, plan.transforms))
 
 
-def _bits(plan: Plan) -> str:
+def bits_text(plan: Plan) -> str:
+    """How exact the results of a plan are, in words."""
     words = {
         "exact": "exact: the same numbers, bit for bit",
         "reassociated": "reassociated: equal up to floating-point reassociation",
