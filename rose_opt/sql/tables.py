@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from rose_opt.facts.activity import FLOOR_NS, MEANING, SOURCES, Activity, load_activity
+from rose_opt.facts.activity import FLOOR_NS, MEANING, SOURCES, load_activity
+from rose_opt.facts.build import FactsSettings, build_facts
 from rose_opt.facts.hierarchy import build_hierarchy
 from rose_opt.facts.store import Store, quoted
-from rose_opt.facts.timings import iteration_timing, node_timings
-from rose_opt.facts.windows import FIRST_TIER_BELOW, target_windows
-from rose_opt.graph import Graph
+from rose_opt.facts.timings import node_timings
+from rose_opt.graph import GraphNode
 from rose_opt.sql.catalogue import views
 from rose_trace.parquet import TraceInfo
 
@@ -29,7 +30,7 @@ REQUIRES: dict[str, tuple[str, ...]] = {
     "invocations": (),
     "nodes": ("iterations", "invocations"),
     "windows": (),
-    "gaps": ("windows",),
+    "gaps": ("invocations",),
     "dependencies": ("invocations",),
     "edges": ("dependencies",),
     "waits": ("dependencies",),
@@ -71,7 +72,6 @@ class Tables:
             "sources": _sources(),
             "recording": _recording(info),
             "processes": _processes(info),
-            "low_samples": Store.text("low_samples").strip().removesuffix(";"),
         }
         for table, empty in _EMPTY.items():
             path = store.beside(table)
@@ -95,7 +95,6 @@ class Tables:
             "iterations": hierarchy.glue,
             "nodes": hierarchy.timings,
             "windows": hierarchy.windows,
-            "gaps": hierarchy.gaps,
             "critical_path": self._chain,
         }
         prepare.get(name, lambda: None)()
@@ -149,28 +148,23 @@ class _Hierarchy:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._graph: Graph | None = None
-        self._activity: Activity | None = None
+        self._nodes: tuple[GraphNode, ...] = ()
 
-    def load(self) -> Graph:
-        if self._graph is None:
-            store = self._store
-            nodes, _ = build_hierarchy(store, allow_incomplete=True)
-            self._activity = activity = load_activity(store)
-            if activity is None:
-                store.fill(
-                    "sample",
-                    "device VARCHAR, start_ns BIGINT, end_ns BIGINT, level BIGINT, busy BIGINT, covered BIGINT",
-                    (),
-                )
-                store.fill("process_device", "process_id INTEGER, device VARCHAR", ())
-            store.set(
-                source=None if activity is None else activity.source,
-                estimate=None if activity is None else activity.estimate,
-                resolution_ns=None if activity is None else activity.resolution_ns,
-            )
-            self._graph = Graph(nodes)
-        return self._graph
+    def load(self) -> None:
+        if self._nodes:
+            return
+        store = self._store
+        self._nodes, _ = build_hierarchy(store, allow_incomplete=True)
+        activity = load_activity(store)
+        if activity is None:
+            store.fill("process_device", "process_id INTEGER, device VARCHAR", ())
+        store.set(
+            source=None if activity is None else activity.source,
+            estimate=None if activity is None else activity.estimate,
+            sample_ns=None if activity is None else activity.sample_ns,
+            resolution_ns=None if activity is None else activity.resolution_ns,
+        )
+        store.execute((resources.files("rose_opt.sql") / "level.sql").read_text("utf-8"))
 
     def glue(self) -> None:
         columns = "idx INTEGER, process_id INTEGER, duration_ns BIGINT, glue_ns BIGINT"
@@ -178,11 +172,10 @@ class _Hierarchy:
         self._store.fill("glue", columns, rows)
 
     def timings(self) -> None:
-        graph = self.load()
-        timings = node_timings(self._store, graph.nodes)
-        below = {node.parent for node in graph.nodes}
+        timings = node_timings(self._store, self._nodes)
+        below = {node.parent for node in self._nodes}
         rows: list[tuple[Any, ...]] = []
-        for node in graph.nodes:
+        for node in self._nodes:
             timing = timings.get(node.path)
             if timing is not None:
                 states = [
@@ -206,43 +199,27 @@ class _Hierarchy:
         )
 
     def windows(self) -> None:
-        graph = self.load()
-        rows: list[tuple[Any, ...]] = []
-        if self._activity is not None:
-            timing = iteration_timing(self._store)
-            for window in target_windows(self._store, graph, timing, self._activity):
-                known = window.sm_activity is not None
-                rows.append(
-                    (
-                        window.target,
-                        window.rank,
-                        window.tier,
-                        window.refused,
-                        window.total_ns,
-                        window.mean_ns,
-                        window.calls,
-                        window.sm_activity,
-                        window.coverage,
-                        window.score if known else None,
-                        window.resolved,
-                    )
-                )
-        else:
-            self._store.fill("target", "path_id INTEGER", ())
+        facts = build_facts(self._store.spans, FactsSettings(allow_incomplete=True))
         self._store.fill(
             "node_window",
             "path VARCHAR, rank INTEGER, tier INTEGER, refused VARCHAR, total_ns BIGINT, mean_ns BIGINT, calls DOUBLE, "
             "activity DOUBLE, coverage DOUBLE, idle_ns DOUBLE, resolved BOOLEAN",
-            rows,
-        )
-
-    def gaps(self) -> None:
-        activity = self._activity
-        self._store.set(
-            low_level=round(FIRST_TIER_BELOW * 1e4),
-            sample_ns=0 if activity is None else activity.sample_ns,
-            min_ns=0 if activity is None else activity.resolution_ns,
-            most=int(np.iinfo(np.int64).max),
+            [
+                (
+                    window.target,
+                    window.rank,
+                    window.tier,
+                    window.refused,
+                    window.total_ns,
+                    window.mean_ns,
+                    window.calls,
+                    window.sm_activity,
+                    window.coverage,
+                    None if window.sm_activity is None else window.score,
+                    window.resolved,
+                )
+                for window in facts.windows
+            ],
         )
 
 

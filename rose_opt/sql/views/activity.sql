@@ -1,6 +1,6 @@
 -- One row per activity sample. A value describes no less than resolution_ns, however often it was read.
 --
--- source | | pm-sampling, kernels, gpm, nvml-utilisation or cpu
+-- source | | pm-sampling, kernels, gpm, nvml-utilisation or cpu; dram for the memory's bandwidth
 -- meaning | | what the values of this source are
 -- device | | device sampled
 -- start_ns | Unix ns | start of the sample
@@ -23,8 +23,9 @@ WITH per_source AS (
 ),
 known AS (
     SELECT source, greatest(p.sample_ns, coalesce(s.floor_ns, 0)) AS resolution_ns,
-        coalesce(s.meaning, source) AS meaning,
-        row_number() OVER (ORDER BY s.rank NULLS LAST, source) = 1 AS chosen
+        coalesce(s.meaning, CASE source WHEN 'dram' THEN 'share of the memory''s bandwidth in use' ELSE source END)
+            AS meaning,
+        source <> 'dram' AND row_number() OVER (ORDER BY source = 'dram', s.rank NULLS LAST, source) = 1 AS chosen
     FROM per_source p
     LEFT JOIN ({sources}) s USING (source)
 )

@@ -40,14 +40,14 @@ opened AS (
         coalesce(a.covered + least(s.start_ns, a.end_ns) - a.start_ns, 0) AS covered_0
     FROM span s
     JOIN process_device d USING (process_id)
-    ASOF LEFT JOIN sample a ON a.device = d.device AND a.start_ns <= s.start_ns
+    ASOF LEFT JOIN level a ON a.device = d.device AND a.start_ns <= s.start_ns
 ),
 active AS (
     SELECT o.span_id,
         coalesce(a.busy + a.level * (least(o.end_ns, a.end_ns) - a.start_ns), 0) - o.busy_0 AS busy,
         coalesce(a.covered + least(o.end_ns, a.end_ns) - a.start_ns, 0) - o.covered_0 AS covered
     FROM opened o
-    ASOF LEFT JOIN sample a ON a.device = o.device AND a.start_ns <= o.end_ns
+    ASOF LEFT JOIN level a ON a.device = o.device AND a.start_ns <= o.end_ns
 )
 SELECT
     s.span_id, s.parent_id, n.path, n.node, n.kind,

@@ -17,14 +17,7 @@
 -- estimate | | whether the activity is derived, not measured
 -- resolution_ns | ns | shortest time that one value of the source describes
 CREATE TABLE iterations AS
-WITH level AS (
-    SELECT device, start_ns, end_ns, level, busy, covered, level < 5000 AS low,
-        coalesce(sum(CASE WHEN level < 5000 THEN end_ns - start_ns ELSE 0 END) OVER (
-            PARTITION BY device ORDER BY start_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ), 0)::BIGINT AS low_ns
-    FROM sample
-),
-moment AS (
+WITH moment AS (
     SELECT span_id, device, at_ns FROM (
         SELECT span_id, process_id, start_ns AS at_ns FROM root
         UNION ALL
