@@ -54,11 +54,11 @@ stamp_now() {
 }
 
 install() {
-  say "Installing rose-rl[demo,dev] and its dependencies (the first time takes minutes) ..."
+  say "Installing rose-rl[demo,export,dev] and its dependencies (the first time takes minutes) ..."
   # constraints.txt names plain torch: where pip's own configuration offers a CPU build of that
   # version, pip takes it (a local version sorts above the plain one); elsewhere it takes the default.
   if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --constraint constraints.txt --editable '.[demo,dev]' >&2; then
+    --constraint constraints.txt --editable '.[demo,export,dev]' >&2; then
     say "pip: expected every package of constraints.txt to install, one did not (above)." \
       "Check the network and pip's configuration, then run this again."
     return 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from rose_trace.cli.export import export
 from rose_trace.cli.import_ import import_
 from rose_trace.cli.info import info
 from rose_trace.cli.recover import recover
@@ -11,6 +12,7 @@ from rose_trace.cli.recover import recover
 app = typer.Typer(
     name="rose-trace", no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
 )
+app.command()(export)
 app.command("import")(import_)
 app.command()(info)
 app.command()(recover)

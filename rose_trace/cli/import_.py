@@ -1,4 +1,4 @@
-"""`rose-trace import`: a profiler's file as a trace."""
+"""`rose-trace import`: a file of a profiler or of OpenTelemetry as a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _DEFAULT = ImportSettings()
 def import_(
     file: Annotated[
         Path,
-        typer.Argument(help="SQLite export of Nsight Systems, or JSON(.gz) of Kineto or Chrome."),
+        typer.Argument(
+            help="SQLite export of Nsight Systems, JSON(.gz) of Kineto or Chrome, or OTLP as JSON or protobuf."
+        ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the trace.")
@@ -39,7 +41,7 @@ def import_(
     ] = _DEFAULT.sm_count,
     format: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> None:
-    """Turn a profiler's file into a trace, with SM activity estimated from its kernels."""
+    """Turn a profiler's file into a trace, with SM activity estimated from its kernels, or OTLP spans."""
     with refusing():
         found = import_trace(file, output, ImportSettings(iteration, resolution_ns, sm_count))
     if format is Format.JSON:
