@@ -54,6 +54,7 @@ def merge(parts: Path, path: Path) -> TraceInfo:
         rows,
         processes,
         header.get("activity", {}),
+        header.get("steps"),
     )
     try:
         for table in ("activity", "spans"):  # where there are spans there is all of it

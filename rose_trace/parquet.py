@@ -68,6 +68,7 @@ class TraceInfo:
         rows: Rows per table.
         processes: One entry per process.
         activity: Source of activity and why better ones were not used.
+        steps: Iterations at each end of inner loops that were recorded in full; ``None`` for all.
     """
 
     run: str
@@ -78,6 +79,7 @@ class TraceInfo:
     rows: dict[str, int]
     processes: list[ProcessRows]
     activity: dict[str, Any]
+    steps: int | None = None
 
     def to_json(self) -> str:
         """JSON, as kept in the file's metadata."""

@@ -27,6 +27,7 @@ log = logging.getLogger("rose_trace")
 PATH_VARIABLE = "ROSE_TRACE"
 JOIN_VARIABLE = "ROSE_TRACE_JOIN"
 EXPORT_VARIABLE = "ROSE_TRACE_EXPORT"
+STEPS_VARIABLE = "ROSE_TRACE_STEPS"
 PARENT_VARIABLE = "TRACEPARENT"  # OpenTelemetry's name for a W3C traceparent in the environment
 
 
@@ -41,6 +42,7 @@ class ChildSettings:
         owner: Process id of the recording process.
         nvtx: Whether invocations are NVTX ranges too.
         export: Whether invocations are exported through the OpenTelemetry provider of the process.
+        steps: Iterations at each end of inner loops that are recorded in full; 0 for all.
     """
 
     directory: str
@@ -49,6 +51,7 @@ class ChildSettings:
     owner: int
     nvtx: bool = False
     export: bool = False
+    steps: int = 0
 
 
 _open: Recording | None = None
@@ -60,6 +63,7 @@ def record(
     *,
     activity: str = "auto",
     nvtx: bool = False,
+    steps: int | None = None,
     export: bool = False,
     provider: TracerProvider | None = None,
 ) -> Generator[Recording]:
@@ -71,6 +75,8 @@ def record(
         path: The file to write; activity samples go to ``<stem>.activity.parquet`` beside it.
         activity: Source of activity: ``auto``, ``none``, or a name from `rose_trace.activity`.
         nvtx: Make every invocation an NVTX range too, with the span id as payload.
+        steps: Record only so many iterations at the start and at the end of every loop inside an RL
+            iteration in full, at least 2, and sums of those between; by default all.
         export: Hand every finished invocation to the OpenTelemetry provider too (docs/opentelemetry.md).
         provider: The provider to export through, whose spans are recorded as well; by default the
             global one.
@@ -80,6 +86,7 @@ def record(
 
     Raises:
         TraceError: If a recording is open already, or the file cannot be written.
+        ValueError: If `steps` is below 2, or `activity` is none of those.
     """
     from rose_trace.parquet import TraceError
 
@@ -93,7 +100,7 @@ def record(
         )
         yield _open
         return
-    recording = _start(Path(path), activity, nvtx, export, provider)
+    recording = _start(Path(path), activity, nvtx, export, steps, provider)
     try:
         yield recording
     except BaseException:
@@ -135,6 +142,7 @@ def _start(
     activity: str,
     nvtx: bool,
     export: bool,
+    steps: int | None,
     provider: TracerProvider | None = None,
     whole_program: bool = False,
 ) -> Recording:
@@ -147,6 +155,7 @@ def _start(
         activity=activity,
         nvtx=nvtx,
         export=export,
+        steps=steps,
         provider=provider,
         whole_program=whole_program,
     )
@@ -186,7 +195,15 @@ def start_from_environment() -> None:
         if rank:  # every rank of a distributed launch records its own file
             where = where.with_name(f"{where.stem}.rank{rank}{where.suffix}")
         export = os.environ.get(EXPORT_VARIABLE, "") not in ("", "0")
-        _start(where, os.environ.get("ROSE_ACTIVITY", "auto"), False, export, whole_program=True)
+        steps = os.environ.get(STEPS_VARIABLE)
+        _start(
+            where,
+            os.environ.get("ROSE_ACTIVITY", "auto"),
+            nvtx=False,
+            export=export,
+            steps=int(steps) if steps else None,
+            whole_program=True,
+        )
         atexit.register(_close)
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from rose_trace.otel_export import LiveExport
 
+LEAST_STEPS = 2  # ours: what passes from one iteration to the next shows in two neighbours
+
 log = logging.getLogger("rose_trace")
 
 
@@ -55,6 +57,10 @@ class ProcessRecording:
             from rose_trace.nvtx import RangedRecorder
 
             kind = RangedRecorder
+        if settings.steps:
+            from rose_trace.sampling_recorder import sampled
+
+            kind = sampled(kind, settings.steps)
         self.recorder = kind(self.part, settings, trace_id, parent_id)
         self._finished = False
         global _here
@@ -124,12 +130,14 @@ class Recording(ProcessRecording):
         path: The file to write at the end.
         activity: Source of activity samples.
         nvtx: Whether invocations are NVTX ranges too.
+        steps: Iterations at each end of inner loops to record in full; ``None`` for all.
         export: Whether invocations are handed to the OpenTelemetry provider too.
         provider: That provider; ``None`` for the global one.
         whole_program: Whether it lasts until the program ends.
 
     Raises:
         TraceError: If the parts directory cannot be made, or belongs to a live recording.
+        ValueError: If `steps` is below 2, or there is no such source of activity.
     """
 
     def __init__(
@@ -139,9 +147,15 @@ class Recording(ProcessRecording):
         activity: str,
         nvtx: bool,
         export: bool = False,
+        steps: int | None = None,
         provider: TracerProvider | None = None,
         whole_program: bool = False,
     ) -> None:
+        if steps is not None and steps < LEAST_STEPS:
+            raise ValueError(
+                f"record(steps={steps}): expected at least {LEAST_STEPS}, got {steps}. What passes from one "
+                "iteration to the next shows only in neighbours; leave it out to record everything."
+            )
         self.path = path.absolute()
         self.whole_program = whole_program
         self.info: TraceInfo | None = None
@@ -158,6 +172,7 @@ class Recording(ProcessRecording):
             "producer": producer(),
             "pid": self._pid,
             "activity": chosen,
+            "steps": steps,
         }
         try:
             _make_room(parts)
@@ -168,7 +183,7 @@ class Recording(ProcessRecording):
                 f"{self.path}: expected to write there, got {error}. Choose another path."
             ) from error
         traceparent = otel.traceparent(trace_id, span_id) if trace_id else ""
-        settings = ChildSettings(str(parts), run, traceparent, self._pid, nvtx, export)
+        settings = ChildSettings(str(parts), run, traceparent, self._pid, nvtx, export, steps or 0)
         super().__init__(settings, "main", provider)
         if self._source is not None:
             self._source.start(self.recorder.buffers.add_sample)
