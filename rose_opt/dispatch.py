@@ -9,10 +9,10 @@ Paper: §4.2, "Execution".
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 
 from rose_opt.schedule import Mode, Phase
+from rose_opt.simulator.engine import Machine, Task, simulate
 
 _SIMULATED = 64  # ours: steps; what follows repeats them
 
@@ -44,31 +44,18 @@ def dispatched_ns(
 def _simulate(
     chains: Sequence[Sequence[Phase]], modes: Mapping[str, Mode], steps: int, cores: float
 ) -> int:
-    ready = [(0, 0, group) for group in range(len(chains))]
-    running: list[tuple[int, int, int, int]] = []  # end, step, phase, group
-    busy: set[str] = set()
-    used, now = 0.0, 0
-    while ready or running:
-        for item in sorted(ready):
-            step, index, group = item
-            phase = chains[group][index]
-            mode = modes[phase.name]
-            if phase.engine in busy:
-                continue
-            if running and used + mode.cores > cores + 1e-9:
-                break
-            ready.remove(item)
-            busy.add(phase.engine)
-            used += mode.cores
-            heapq.heappush(running, (now + mode.duration_ns, step, index, group))
-        now = running[0][0]
-        while running and running[0][0] == now:
-            _, step, index, group = heapq.heappop(running)
-            phase = chains[group][index]
-            busy.discard(phase.engine)
-            used -= modes[phase.name].cores
-            last = index + 1 == len(chains[group])
-            step, index = (step + 1, 0) if last else (step, index + 1)
-            if step < steps:
-                ready.append((step, index, group))
-    return now
+    """Makespan of `steps` steps; program order goes step by step, then phase by phase, then by group."""
+    tasks: list[Task] = []
+    last: dict[int, int] = {}
+    for _ in range(steps):
+        for index in range(max(map(len, chains))):
+            for group, chain in enumerate(chains):
+                if index < len(chain):
+                    phase = chain[index]
+                    mode = modes[phase.name]
+                    after = (last[group],) if group in last else ()
+                    last[group] = len(tasks)
+                    tasks.append(
+                        Task(phase.name, (phase.engine,), mode.duration_ns, after, mode.cores)
+                    )
+    return round(simulate(tasks, Machine(cores)).makespan_ns)

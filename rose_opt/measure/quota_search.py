@@ -1,0 +1,304 @@
+"""Algorithm 2: the SM quota of one branch of an overlapping pair.
+
+Coarse steps down from the present level until the pair gets slower, single steps around the best one,
+one complete iteration that decides. The order of trials is the paper's, line by line; `NoiseAware`
+repeats and compares within what repetition scatters.
+
+Does not handle: quotas of several pairs at once (`most_promising` names the one to search).
+
+Paper: §4.4, Alg. 2.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rose_opt.measure.levels import QuotaLevel
+from rose_opt.measure.protocols import QuotaMeasurer, TrialFailed
+
+COARSE_STEP = 3  # ρ, ours: the ticks of Fig. 15 fit it
+
+Step = Literal["start", "coarse", "fine-down", "fine-up"]
+"""Part of the search that asks for a trial."""
+
+_FINE: tuple[tuple[int, Step], ...] = ((-1, "fine-down"), (1, "fine-up"))
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseAware:
+    """Compare medians of interleaved repeats, and ignore what scatter explains.
+
+    Attributes:
+        repeats: Runs per comparison [>= 2].
+    """
+
+    repeats: int = 3  # ours
+
+    def __post_init__(self) -> None:
+        if self.repeats < 2:
+            raise ValueError(
+                f"NoiseAware: expected repeats >= 2, got {self.repeats}. Leave noise out to measure once."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapPair:
+    """Two branches on distinct processes of one GPU that overlap.
+
+    Attributes:
+        limited: Process that would be limited: the one ready earlier, f.
+        beside: Process of the other branch.
+        branch_slack_ns: How long f has been ready when the pair completes, C_0 - F_0 [ns].
+        contention_ns: Time that the other branch loses to f, kappa * overlap [ns].
+    """
+
+    limited: str
+    beside: str
+    branch_slack_ns: int
+    contention_ns: int
+
+    @property
+    def gain_ns(self) -> int:
+        """Most that a quota can save: no more than f can be late, or than contention costs [ns]."""
+        return min(self.branch_slack_ns, self.contention_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaTrial:
+    """One level that was measured.
+
+    Attributes:
+        level: The level.
+        step: Part of the search that asked for it.
+        completion_ns: H(k), the median of its samples [ns]; ``None`` if it could not be run.
+        samples_ns: All its samples [ns].
+        reference_ns: H of the level it was compared with, at that moment [ns]; ``None`` for the first.
+        slower: Whether it ended its direction of the search.
+        failed: Why it could not be run; empty if it could.
+    """
+
+    level: QuotaLevel
+    step: Step
+    completion_ns: int | None
+    samples_ns: tuple[int, ...]
+    reference_ns: int | None
+    slower: bool
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSearchResult:
+    """What Algorithm 2 found.
+
+    Attributes:
+        level: The level to keep.
+        start: The level it began with, q_0.
+        best: The level with the least completion time, k*.
+        trials: Every level measured, in order.
+        reference_iteration_ns: Complete iteration at the level it began with, m_0 [ns].
+        iteration_ns: Complete iteration at `best` [ns]; ``None`` if none was needed or possible.
+        scatter: Scatter of repeated runs at the first level, eta [fraction]; 0 without repeats.
+        reason: Why `level` was kept.
+    """
+
+    level: QuotaLevel
+    start: QuotaLevel
+    best: QuotaLevel
+    trials: tuple[QuotaTrial, ...]
+    reference_iteration_ns: int
+    iteration_ns: int | None
+    scatter: float
+    reason: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether another level than the first is kept."""
+        return self.level != self.start
+
+
+def branch_slack_ns(completion_ns: int, ready_ns: int) -> int:
+    """Slack sigma of the branch that is ready first, C_0 - F_0 [ns].
+
+    Raises:
+        ValueError: If the branch is ready after the pair completes.
+    """
+    if ready_ns > completion_ns:
+        raise ValueError(
+            f"branch_slack_ns: expected a branch that is ready by {completion_ns} ns, got {ready_ns}. "
+            "Measure both from the same start."
+        )
+    return completion_ns - ready_ns
+
+
+def predicted_gain_ns(faster_ns: int, slower_ns: int, slack_ns: int) -> int:
+    """What a quota saves that makes the other branch faster by x and f slower by y, min(x, sigma - y) [ns].
+
+    >>> predicted_gain_ns(faster_ns=400, slower_ns=100, slack_ns=250)
+    150
+    """
+    return min(faster_ns, slack_ns - slower_ns)
+
+
+def most_promising(pairs: Sequence[OverlapPair]) -> OverlapPair | None:
+    """The pair that a quota can help most; of equal ones the first; ``None`` if none can be helped."""
+    best = max(pairs, key=lambda pair: pair.gain_ns, default=None)
+    return best if best is not None and best.gain_ns > 0 else None
+
+
+def search_quota(
+    measurer: QuotaMeasurer,
+    levels: Sequence[QuotaLevel],
+    reference_iteration_ns: int,
+    start: int | None = None,
+    coarse_step: int = COARSE_STEP,
+    noise: NoiseAware | None = None,
+) -> QuotaSearchResult:
+    """Find the quota of one branch.
+
+    Args:
+        measurer: Runs the pair and complete iterations.
+        levels: Levels 1..Q by increasing SMs.
+        reference_iteration_ns: Complete iteration at the first level, m_0 [ns].
+        start: Number of the first level, k_0; Q by default.
+        coarse_step: Levels per coarse step, rho [>= 2].
+        noise: Repeat and compare within the scatter; the paper's single runs by default.
+
+    Returns:
+        The level to keep, with every trial. Of equally good levels it is the largest: the least
+        constraint outside the overlap.
+
+    Raises:
+        ValueError: If the levels are not 1..Q, or `start` or `coarse_step` is out of range.
+    """
+    first = len(levels) if start is None else start
+    if [level.k for level in levels] != list(range(1, len(levels) + 1)) or not levels:
+        raise ValueError(
+            f"search_quota: expected levels 1..Q, got {[level.k for level in levels]}. Use quota_levels."
+        )
+    if not 1 <= first <= len(levels) or coarse_step < 2:
+        raise ValueError(
+            f"search_quota: expected a start in 1..{len(levels)} and coarse_step >= 2, got {first} and "
+            f"{coarse_step}. Start from the present level."
+        )
+    search = _Search(measurer, levels, noise.repeats if noise else 1)
+    search.run(first, coarse_step)
+    return search.result(first, reference_iteration_ns)
+
+
+@dataclass(slots=True)
+class _Search:
+    """H and the trials so far."""
+
+    measurer: QuotaMeasurer
+    levels: Sequence[QuotaLevel]
+    repeats: int
+    samples: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    trials: list[QuotaTrial] = field(default_factory=list[QuotaTrial])
+    scatter: float = 0.0
+
+    def run(self, first: int, coarse_step: int) -> None:
+        """Measure levels in the paper's order."""
+        best = first
+        if not self._start(first):  # Alg. 2, l. 1-2: H[k0] is measured first
+            return
+        while best > 1:  # Alg. 2, coarse search: a tie goes on downwards
+            k = max(1, best - coarse_step)  # the last step may be shorter
+            if self._slower(k, best, "coarse"):
+                break
+            best = k
+        for direction, step in _FINE:  # Alg. 2, fine search
+            k = best + direction  # the anchor stays where the coarse search left it
+            while 1 <= k <= len(self.levels) and k not in self.samples:
+                if self._slower(k, best, step):
+                    break
+                k += direction
+
+    def _start(self, k: int) -> bool:
+        level = self.levels[k - 1]
+        self.samples[k] = []
+        try:
+            self._sample(k, self.repeats)
+        except TrialFailed as error:
+            self.trials.append(QuotaTrial(level, "start", None, (), None, True, str(error)))
+            return False
+        taken = self.samples[k]
+        self.scatter = (max(taken) - min(taken)) / max(statistics.median(taken), 1)
+        self.trials.append(
+            QuotaTrial(level, "start", self._completion(k), tuple(taken), None, False)
+        )
+        return True
+
+    def _slower(self, k: int, anchor: int, step: Step) -> bool:
+        """Measure `k`, and say whether it is slower than the anchor beyond what scatter explains."""
+        self.samples[k] = []
+        level = self.levels[k - 1]
+        failed = ""
+        try:
+            for _ in range(self.repeats):
+                self._sample(k, 1)
+                if self.repeats > 1:  # interleaved, so that drift meets both alike
+                    self._sample(anchor, 1)
+        except TrialFailed as error:
+            self.samples[k] = []
+            failed = str(error)
+        reference = self._completion(anchor)
+        if failed:
+            self.trials.append(QuotaTrial(level, step, None, (), reference, True, failed))
+            return True
+        taken = self._completion(k)
+        slower = taken > reference * (1 + self.scatter)
+        self.trials.append(
+            QuotaTrial(level, step, taken, tuple(self.samples[k]), reference, slower)
+        )
+        return slower
+
+    def _sample(self, k: int, times: int) -> None:
+        for _ in range(times):
+            self.samples[k].append(self.measurer.completion_ns(self.levels[k - 1]))
+
+    def _completion(self, k: int) -> int:
+        return round(statistics.median(self.samples[k]))
+
+    def result(self, first: int, reference_iteration_ns: int) -> QuotaSearchResult:
+        """Take the best level, and a complete iteration if it is another one than the first."""
+        start = self.levels[first - 1]
+        measured = {k: self._completion(k) for k, taken in self.samples.items() if taken}
+        if not measured:
+            reason = f"{start} could not be run: {self.trials[0].failed}"
+            return self._kept(start, start, reference_iteration_ns, None, reason)
+        least = min(measured.values()) * (1 + self.scatter)
+        best = self.levels[max(k for k, taken in measured.items() if taken <= least) - 1]
+        if best == start:  # k* = k0: q0 stays, with no validation run
+            reason = f"no level completes the pair sooner than {start}"
+            return self._kept(start, start, reference_iteration_ns, None, reason)
+        try:
+            iteration = self.measurer.iteration_ns(best)
+        except TrialFailed as error:
+            reason = f"{best} could not run a complete iteration: {error}"
+            return self._kept(start, best, reference_iteration_ns, None, reason)
+        told = f"{iteration / 1e6:.1f} ms per iteration at {best}, {reference_iteration_ns / 1e6:.1f} at {start}"
+        kept = best if iteration < reference_iteration_ns else start
+        return self._kept(kept, best, reference_iteration_ns, iteration, told, start)
+
+    def _kept(
+        self,
+        level: QuotaLevel,
+        best: QuotaLevel,
+        reference_ns: int,
+        iteration_ns: int | None,
+        reason: str,
+        start: QuotaLevel | None = None,
+    ) -> QuotaSearchResult:
+        return QuotaSearchResult(
+            level,
+            self.trials[0].level if start is None else start,
+            best,
+            tuple(self.trials),
+            reference_ns,
+            iteration_ns,
+            self.scatter,
+            reason,
+        )
