@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow
 import pyarrow.compute
@@ -19,7 +19,6 @@ pq: Any = pyarrow.parquet
 
 BATCH_ROWS = 8_192  # ours
 Row = dict[str, Any]
-Item = TypeVar("Item")
 
 
 def batches(
@@ -91,25 +90,3 @@ def _devices(table: Any) -> list[str | None]:
         if found[owner] is None and device is not None and device.startswith("cuda"):
             found[owner] = device
     return found
-
-
-def in_order(
-    items: Iterable[Item], start_ns: Callable[[Item], int], order: Callable[[Item], Any]
-) -> Iterator[Item]:
-    """Items that are sorted by start, with those of the same start in an order of their own.
-
-    Args:
-        items: Items sorted by start.
-        start_ns: Start of an item [ns].
-        order: Key among items of the same start.
-
-    Yields:
-        The items.
-    """
-    same: list[Item] = []
-    for item in items:
-        if same and start_ns(item) != start_ns(same[0]):
-            yield from sorted(same, key=order)
-            same.clear()
-        same.append(item)
-    yield from sorted(same, key=order)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rose_trace.interop.export.rows import Row, brief_rows, in_order
+from rose_trace.interop.export.rows import Row, brief_rows
 
 TEXT_LIMIT = 4_096  # ours: characters of an argument; no viewer shows more
 SIMPLE = ("worker", "ordinal", "count", "cpu_ns", "wait_ns", "threads", "error", "key")
@@ -44,16 +44,37 @@ def read_slices(trace: Path) -> Iterator[Slice]:
     Args:
         trace: The spans file.
 
-    Returns:
-        Slices in order of start; of those that start together the outer ones first.
+    Yields:
+        Slices in order of start. Those that start together come in the order of the calls: a call
+        before what it calls, and what ended at once before what came after it.
     """
+    together: list[Slice] = []
+    for item in _slices(trace):
+        if together and item.start_ns != together[0].start_ns:
+            yield from _in_order(together)
+            together.clear()
+        together.append(item)
+    yield from _in_order(together)
 
-    def order(item: Slice) -> tuple[int, int, int]:
-        # A loop without a moment of its own still comes before what it calls.
-        row = item.row
-        return -item.end_ns, (row["path"] or "").count("/"), len(row["iteration"] or ())
 
-    return in_order(_slices(trace), lambda item: item.start_ns, order)
+def _in_order(together: list[Slice]) -> list[Slice]:
+    if len(together) < 2:
+        return together
+    on_threads = [item for item in together if item.device is None]
+    calls = {item.row["span_id"]: item for item in on_threads}
+
+    def place(item: Slice) -> list[tuple[int, int, int]]:
+        chain: list[tuple[int, int, int]] = []
+        around: Slice | None = item
+        while around is not None and len(chain) <= len(calls):
+            row = around.row
+            chain.append((around.end_ns, -(row["path"] or "").count("/"), row["span_id"]))
+            around = calls.get(row["parent_id"])
+        return chain[::-1]
+
+    on_devices = [item for item in together if item.device is not None]
+    on_devices.sort(key=lambda item: (-item.end_ns, (item.row["path"] or "").count("/")))
+    return [*sorted(on_threads, key=place), *on_devices]
 
 
 def _slices(trace: Path) -> Iterator[Slice]:
