@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rose_opt.schedule.selection import SelectionProblem, best_selections
@@ -117,8 +117,15 @@ def combine(
         The greedy combination and the solver's.
     """
     limits = limits or CombineLimits()
-    ranked = sorted((c for c in choices if c.gain_ns > 0), key=lambda choice: -choice.gain_ns)
-    items = list({choice.name: choice for choice in reversed(ranked)}.values())[::-1]
+    memory: dict[str, int] = {}
+    for choice in choices:
+        memory[choice.name] = max(memory.get(choice.name, 0), choice.memory_bytes)
+    gaining = [replace(c, memory_bytes=memory[c.name]) for c in choices if c.gain_ns > 0]
+    ranked = sorted(gaining, key=lambda choice: -choice.gain_ns)
+    items: list[Choice] = []
+    for choice in ranked:
+        if all(choice.name != item.name for item in items):
+            items.append(choice)
     problem = _problem(items, ranked, compatible, limits)
     position = {choice.name: index for index, choice in enumerate(items)}
     greedy = [position[c.name] for c in _greedy(ranked, compatible, problem.memory_limit)]
