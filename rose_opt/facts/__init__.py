@@ -2,6 +2,7 @@
 
 from rose_opt.facts.activity import Activity
 from rose_opt.facts.build import Facts, FactsSettings, build_facts
+from rose_opt.facts.causes import Cause, CauseKind, WindowEvidence
 from rose_opt.facts.hierarchy import FactsError
 from rose_opt.facts.loops import Evidence, LoopFact, LoopKind
 from rose_opt.facts.probes import Probe
@@ -10,6 +11,8 @@ from rose_opt.facts.windows import LowActivityWindow, SampleWindow, window_score
 
 __all__ = [
     "Activity",
+    "Cause",
+    "CauseKind",
     "Evidence",
     "Facts",
     "FactsError",
@@ -21,6 +24,7 @@ __all__ = [
     "Probe",
     "SampleWindow",
     "Timing",
+    "WindowEvidence",
     "build_facts",
     "window_score",
 ]

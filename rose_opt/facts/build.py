@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rose_opt.facts.activity import Activity, load_activity
 from rose_opt.facts.dependencies import data_edges
+from rose_opt.facts.evidence import with_causes
 from rose_opt.facts.hierarchy import FactsError, build_hierarchy
 from rose_opt.facts.loops import LoopFact, loop_facts
 from rose_opt.facts.probes import Probe, read_probes
@@ -115,6 +116,7 @@ def build_facts(trace: str | Path, settings: FactsSettings | None = None) -> Fac
         graph = Graph(nodes, tuple(item.edge for item in edges))
         graph.verify()
         iteration = iteration_timing(store)
+        timings = node_timings(store, nodes)
         rows = node_rows(nodes, structures)
         windows: tuple[LowActivityWindow, ...] = ()
         longest: tuple[SampleWindow, ...] = ()
@@ -128,12 +130,14 @@ def build_facts(trace: str | Path, settings: FactsSettings | None = None) -> Fac
                 settings.min_window_ns,
                 settings.min_window_fraction,
             )
+            sm_count: dict[str, int] = info.activity.get("sm_count") or {}
+            windows = with_causes(store, graph, windows, activity, timings, sm_count)
             longest = sample_windows(store, nodes, activity)
         return Facts(
             graph=graph,
             loops=loop_facts(store, graph, edges),
             iteration=iteration,
-            timings=node_timings(store, nodes),
+            timings=timings,
             rows={**rows, **loop_rows(graph, rows)},
             activity=activity,
             windows=windows,

@@ -91,6 +91,11 @@ class Store:
         """One column without nulls of the rows of a query text, as an array of one entry per row."""
         return np.asarray(self._connection.execute(query).fetchnumpy()[name])
 
+    def arrays(self, query: str) -> dict[str, npt.NDArray[Any]]:
+        """All columns, without nulls, of the rows of a query text, each as an array of one entry per row."""
+        found: dict[str, Any] = self._connection.execute(query).fetchnumpy()
+        return found
+
     def fill_columns(self, table: str, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         """Make a temporary table of arrays, one entry per row; for any number of rows."""
         self._connection.register("filling", dict(columns))

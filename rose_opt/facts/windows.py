@@ -7,10 +7,13 @@ Paper: §4.3.2, "Ranking low-activity nodes"; Fig. 3 (windows in the raw samples
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rose_opt.facts.activity import Activity
+from rose_opt.facts.causes import Cause
+from rose_opt.facts.corun import separate_activity
+from rose_opt.facts.levels import NodeLevel, node_levels
 from rose_opt.facts.store import Store
 from rose_opt.facts.timings import IterationTiming
 from rose_opt.graph import Graph, GraphNode
@@ -42,6 +45,11 @@ class LowActivityWindow:
         tier: 0 if activity is below 0.5, else 1; ``None`` if it is not eligible.
         rank: Position pi among eligible nodes, from 1; ``None`` if it is not eligible.
         refused: Why it is not eligible; empty if it is.
+        bandwidth: Mean share of the memory's bandwidth in use during it [fraction]; ``None`` where it
+            was not sampled.
+        separated: Whether `sm_activity` is separated from its neighbours' by regression
+            (`rose_opt.facts.corun`), because the source is coarse.
+        cause: Why the device is not busy; ``None`` where it is, or where nothing is known.
     """
 
     target: NodePath
@@ -55,6 +63,9 @@ class LowActivityWindow:
     tier: int | None = None
     rank: int | None = None
     refused: str = ""
+    bandwidth: float | None = None
+    separated: bool = False
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,8 @@ class SampleWindow:
         activity: Mean activity in it [fraction].
         target: Leaf node that runs longest during it, ``None`` if none does.
         overlap_ns: How long that node runs during it [ns].
+        call: CUDA call in which the host waits longest during it; empty where none is recorded.
+        call_ns: How long it waits in such calls during it [ns].
     """
 
     device: str
@@ -76,6 +89,8 @@ class SampleWindow:
     activity: float
     target: NodePath | None
     overlap_ns: int
+    call: str = ""
+    call_ns: int = 0
 
 
 def window_score(total_ns: int, sm_activity: float) -> float:
@@ -114,7 +129,7 @@ def target_windows(
     """All leaf nodes as windows, eligible ones first and by rank.
 
     Args:
-        store: Database with hierarchy and samples loaded.
+        store: Database with hierarchy and samples loaded; gets the table ``target``.
         graph: The recorded graph.
         iteration: Duration of an iteration and how many count.
         activity: Where the samples come from.
@@ -124,19 +139,16 @@ def target_windows(
     Returns:
         Windows by rank, then the refused ones in program order.
     """
-    leaves = {
-        n: node for n, node in enumerate(graph.nodes) if node.kind == "exec" and not node.composite
-    }
-    store.fill("target", "path_id INTEGER", [(path_id,) for path_id in leaves])
     shortest_ns = min(min_window_ns, int(min_window_fraction * iteration.iteration_ns))
-    windows = [
-        _judge(
-            leaves[row["path_id"]],
-            _window(leaves[row["path_id"]], row, iteration, activity),
-            shortest_ns,
-        )
-        for row in store.run("windows")
-    ]
+    levels = node_levels(store, graph)
+    separated = separate_activity(store, activity, levels["activity"])
+    windows: list[LowActivityWindow] = []
+    for path_id, level in sorted(levels["activity"].items()):
+        node = graph.nodes[path_id]
+        window = _window(node, level, separated.get(path_id), iteration, activity)
+        memory = levels["dram"].get(path_id)
+        window = replace(window, bandwidth=None if memory is None else memory.activity)
+        windows.append(_judge(node, window, shortest_ns))
     eligible = sorted(
         (window for window in windows if not window.refused),
         key=lambda window: (window.tier or 0, -window.score, window.target),
@@ -151,7 +163,7 @@ def sample_windows(
     """The longest stretches of low activity in the raw samples, whatever runs.
 
     Args:
-        store: Database with hierarchy, samples and targets loaded.
+        store: Database with hierarchy, samples, targets and host calls loaded.
         nodes: Nodes of the hierarchy, by `path_id`.
         activity: Where the samples come from.
         min_ns: Shortest stretch to report, at least one sample [ns].
@@ -169,28 +181,35 @@ def sample_windows(
     result: list[SampleWindow] = []
     for row in rows:
         path_id = row.pop("path_id")
-        overlap_ns = row.pop("overlap_ns") or 0
+        for name, missing in (("overlap_ns", 0), ("call", ""), ("call_ns", 0)):
+            row[name] = row[name] or missing
         target = None if path_id is None else nodes[int(path_id)].path
-        result.append(SampleWindow(**row, target=target, overlap_ns=overlap_ns))
+        result.append(SampleWindow(**row, target=target))
     return tuple(result)
 
 
 def _window(
-    node: GraphNode, row: Mapping[str, int | float], iteration: IterationTiming, activity: Activity
+    node: GraphNode,
+    level: NodeLevel,
+    separated: float | None,
+    iteration: IterationTiming,
+    activity: Activity,
 ) -> LowActivityWindow:
-    duration_ns, count = int(row["duration_ns"]), int(row["count"])
-    total_ns, mean_ns = duration_ns // iteration.used, duration_ns // count
-    coverage = int(row["covered_ns"]) / max(duration_ns, 1)
-    value = row["activity"] if coverage >= MIN_COVERAGE else None
+    total_ns, mean_ns = level.duration_ns // iteration.used, level.duration_ns // level.count
+    coverage = level.covered_ns / max(level.duration_ns, 1)
+    value = None
+    if coverage >= MIN_COVERAGE:
+        value = level.activity if separated is None else separated
     return LowActivityWindow(
         target=node.path,
         total_ns=total_ns,
         mean_ns=mean_ns,
-        calls=count / iteration.used,
+        calls=level.count / iteration.used,
         sm_activity=value,
         coverage=coverage,
         resolved=mean_ns >= activity.resolution_ns,
         score=0.0 if value is None else window_score(total_ns, value),
+        separated=value is not None and separated is not None,
     )
 
 

@@ -3,6 +3,13 @@ CREATE TEMP TABLE process AS
 SELECT row_number() OVER (ORDER BY process::VARCHAR, pid)::INTEGER AS process_id, process::VARCHAR AS process, pid
 FROM (SELECT DISTINCT process, pid FROM read_parquet(getvariable('spans')));
 
+-- wait: CUDA calls in which the host waits for the device.
+CREATE TEMP TABLE wait AS
+SELECT s.parent_id, s.node::VARCHAR AS node, s.start_ns, s.end_ns, o.process_id
+FROM read_parquet(getvariable('spans')) s
+JOIN process o ON o.process = s.process::VARCHAR AND o.pid = s.pid
+WHERE s.kind = 'sync';
+
 -- raw: one row per invocation below the root, seq is program order (start order in a native run).
 CREATE TEMP TABLE raw AS
 SELECT

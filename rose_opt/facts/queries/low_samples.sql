@@ -29,11 +29,27 @@ running AS (
     JOIN span s ON s.process_id = d.process_id AND s.start_ns < low.end_ns AND s.end_ns > low.start_ns
     JOIN target USING (path_id)
     GROUP BY ALL
+),
+named AS (
+    SELECT device, run, arg_max(path_id, (overlap_ns, -path_id)) AS path_id, max(overlap_ns)::BIGINT AS overlap_ns
+    FROM running
+    GROUP BY device, run
+),
+waiting AS (
+    SELECT low.device, low.run, w.node,
+        sum(least(w.end_ns, low.end_ns) - greatest(w.start_ns, low.start_ns)) AS wait_ns
+    FROM low
+    JOIN process_device d ON d.device = low.device
+    JOIN wait w ON w.process_id = d.process_id AND w.start_ns < low.end_ns AND w.end_ns > low.start_ns
+    GROUP BY ALL
+),
+called AS (
+    SELECT device, run, arg_max(node, (wait_ns, node)) AS call, max(wait_ns)::BIGINT AS call_ns
+    FROM waiting
+    GROUP BY device, run
 )
-SELECT low.device, low.start_ns, low.end_ns, low.activity,
-    arg_max(running.path_id, (running.overlap_ns, -running.path_id)) AS path_id,
-    max(running.overlap_ns)::BIGINT AS overlap_ns
+SELECT low.device, low.start_ns, low.end_ns, low.activity, named.path_id, named.overlap_ns, called.call, called.call_ns
 FROM low
-LEFT JOIN running USING (device, run)
-GROUP BY low.device, low.start_ns, low.end_ns, low.activity
+LEFT JOIN named USING (device, run)
+LEFT JOIN called USING (device, run)
 ORDER BY low.end_ns - low.start_ns DESC, low.device, low.start_ns;
