@@ -5,7 +5,10 @@ from __future__ import annotations
 import typer
 
 from rose_opt.cli.explain import explain
+from rose_opt.cli.graph import graph
 from rose_opt.cli.plan import plan
+from rose_opt.cli.report import report
+from rose_opt.cli.sql import sql
 from rose_opt.cli.verify import verify
 from rose_opt.cli.windows import windows
 
@@ -22,3 +25,6 @@ app.command()(windows)
 app.command()(plan)
 app.command()(explain)
 app.command()(verify)
+app.command()(sql)
+app.command()(report)
+app.command()(graph)
