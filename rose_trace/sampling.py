@@ -21,18 +21,16 @@ class Unsampled(Frame):
     """Where the program is in an iteration that is not recorded in full; one object per path and loop.
 
     Attributes:
-        loop: The loop whose row gets the sums.
         written: Version counters that an invocation here advances.
-        twin: Last recorded invocation of the node in this loop; 0 where there is none.
+        alias: Stands for the span ids of the invocations here, as the producer of what they return.
         count: Invocations.
         total_ns: Their summed duration [ns].
         bodies: Iterations that a loop here has run.
         inner: The paths below, by definition and instance.
     """
 
-    loop: Invocation | None = None
     written: tuple[list[int], ...] = ()
-    twin: int = 0
+    alias: int = 0
     count: int = 0
     total_ns: int = 0
     bodies: int = 0
@@ -60,9 +58,9 @@ class Sampling:
     def __contains__(self, index: int) -> bool:
         return index < self._head or index >= self._tail
 
-    def left_out(self, count: int) -> int:
-        """How many of the first `count` iterations are not recorded in full."""
-        return max(min(count, self._tail) - self._head, 0)
+    def left_out(self, count: int) -> range:
+        """Which of the first `count` iterations are not recorded in full."""
+        return range(self._head, max(min(count, self._tail), self._head))
 
 
 def between(inv: Invocation) -> Unsampled:
@@ -76,15 +74,14 @@ def between(inv: Invocation) -> Unsampled:
         inv.group,
         inv.groups,
         inv.rows,
-        loop=inv,
     )
 
 
 def sums(frame: Unsampled, prefix: str) -> Iterator[tuple[str, str]]:
-    """Attributes with count, summed duration [ns] and bodies of every path below `frame`."""
+    """Attributes with count, summed duration [ns], bodies and alias of every path below `frame`."""
     for inner in frame.inner.values():
         name = f"unsampled/{inner.path.removeprefix(prefix)}"
-        yield name, f"{inner.count} {inner.total_ns} {inner.bodies}"
+        yield name, f"{inner.count} {inner.total_ns} {inner.bodies} {inner.alias}"
         yield from sums(inner, prefix)
 
 

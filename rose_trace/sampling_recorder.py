@@ -2,7 +2,7 @@
 
 An invocation in an iteration that is left out is counted and timed, advances the versions of what it
 writes, and leaves no row. Its loop's row has the sums, by path below the loop. What it returns is
-known by the last recorded invocation of the same node, so that edges between nodes stay what they are.
+known by an id that all such invocations of its node in that loop share, so that no edge is lost.
 
 Paper: App. A ("the first and last steps of inner loops").
 """
@@ -43,21 +43,7 @@ class SamplingRecorder(Recorder):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._latest: dict[str, Invocation] = {}
         self._summing = _Summing(self)
-
-    def opened(
-        self,
-        node: ExecutionNode,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        instance: Instance | None = None,
-        caller: Frame | None = None,
-    ) -> Invocation:
-        """Begin an invocation, and remember it as the latest of its path."""
-        inv = super().opened(node, args, kwargs, instance, caller)
-        self._latest[inv.path] = inv
-        return inv
 
     def invoke(self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one invocation natively; record it, or only add it to the sums."""
@@ -144,8 +130,8 @@ class SamplingRecorder(Recorder):
                 frame.total_ns += now - start_ns
                 for cell in frame.written:
                     cell[0] += 1
-            if result is not None and frame.twin:
-                describe_result(result, (frame.twin, start_ns, now))
+            if result is not None:
+                describe_result(result, (frame.alias, start_ns, now))
         except Exception as failure:
             self.fail(failure)
 
@@ -168,8 +154,6 @@ class SamplingRecorder(Recorder):
     def _lower(
         self, caller: Unsampled, path: str, written: tuple[list[int], ...] = ()
     ) -> Unsampled:
-        loop, latest = caller.loop, self._latest.get(path)
-        known = latest is not None and loop is not None and latest.start_ns >= loop.start_ns
         return Unsampled(
             path,
             caller.iteration,
@@ -179,9 +163,8 @@ class SamplingRecorder(Recorder):
             caller.group,
             caller.groups,
             caller.rows,
-            loop=loop,
-            written=written,
-            twin=latest.span_id if latest is not None and known else 0,
+            written,
+            self._span_id() or 1,
         )
 
     def _summed_loop(
@@ -253,8 +236,11 @@ class SamplingRecorder(Recorder):
             return
         try:
             below = sums(frame, f"{frame.path}/")
-            told = (("sampled", str(count - left_out)), ("unsampled", str(left_out)), *below)
-            inv.site = replace(inv.site, attributes=inv.site.attributes + told)
+            told = (
+                ("sampled", str(count - len(left_out))),
+                ("unsampled", f"{left_out.start} {left_out.stop}"),
+            )
+            inv.site = replace(inv.site, attributes=(*inv.site.attributes, *told, *below))
         except Exception as failure:
             self.fail(failure)
 
@@ -271,7 +257,7 @@ class _Summed:
     Attributes:
         frame: Where it runs.
         start_ns: Its start [Unix ns].
-        span_id: Recorded invocation that its values are known by.
+        span_id: What its values are known by.
         token: Of the context, while it is attached.
     """
 
@@ -293,7 +279,7 @@ class _Summing:
     ) -> _Summed:
         instance = node.instance_of(args)
         frame = self._recorder._below(caller, node, instance)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-        call = _Summed(frame, _now(), frame.twin)
+        call = _Summed(frame, _now(), frame.alias)
         self.attach(call)
         return call
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rose_opt.facts.sampled import load_sums
 from rose_opt.facts.store import Store
 from rose_opt.graph import GraphNode, NodeKind
 from rose_trace.legality import AccessSet
@@ -68,6 +69,11 @@ def build_hierarchy(
         [(p.path_id, p.parent, p.loop, p.hops, p.depth) for p in places],
     )
     _load_invocations(store, places, allow_incomplete)
+    if missing := load_sums(store):
+        raise FactsError(
+            f"{store.spans}: expected every node in an iteration that was recorded in full, got "
+            f"{', '.join(missing)} only in others. Record with more steps, or without sampling."
+        )
     calls = {row["path_id"]: row for row in store.run("calls")}
     parents = {place.parent for place in places}
     nodes = tuple(

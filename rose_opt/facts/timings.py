@@ -31,6 +31,8 @@ class Timing:
         cpu_ns: Mean CPU time of the whole process during an invocation [ns]; ``None`` if unknown.
         cores_used: CPU time over duration [cores]; ``None`` if unknown.
         threads: Most intra-op threads it ran with; ``None`` if unknown.
+        summed: Invocations of `count` that were not recorded in full: only their number and their
+            summed duration are known, so the other values are those of the rest.
     """
 
     path: NodePath
@@ -42,6 +44,7 @@ class Timing:
     cpu_ns: int | None
     cores_used: float | None
     threads: int | None
+    summed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,21 @@ WITH used AS (
     SELECT span_id, unnest(inputs).producer AS producer
     FROM read_parquet(getvariable('spans'))
     WHERE len(inputs) > 0
+),
+maker AS (
+    SELECT span_id, path_id, cell_id FROM span
+    UNION ALL
+    SELECT s.alias, s.path_id, c.cell_id
+    FROM sums s
+    JOIN sums o ON o.loop_id = s.loop_id AND o.own
+    JOIN cell c ON c.loop_id = o.loop_id AND c.idx = o.last_idx
+    WHERE NOT s.own
 )
 SELECT p.path_id AS producer, c.path_id AS consumer, p.cell_id AS producer_cell, c.cell_id AS consumer_cell, c.seq
 FROM used u
 JOIN span c USING (span_id)
 JOIN path USING (path_id)
-JOIN span p ON p.span_id = u.producer
+JOIN maker p ON p.span_id = u.producer
 WHERE u.producer <> 0 AND NOT (path.kind = 'loop' AND path.rewritable AND path.uniform);
 
 -- apart: pairs of different iterations that a value connects: the innermost loop around both, the

@@ -10,8 +10,16 @@ WITH leaf AS (
     WHERE s.used AND path.kind = 'exec' AND NOT EXISTS (FROM place c WHERE c.parent_path_id = s.path_id)
 ),
 covered AS (
-    SELECT root_cell, sum(greatest(end_ns - greatest(start_ns, coalesce(before_ns, start_ns)), 0)) AS leaf_ns
-    FROM leaf
+    SELECT root_cell, sum(leaf_ns) AS leaf_ns
+    FROM (
+        SELECT root_cell, greatest(end_ns - greatest(start_ns, coalesce(before_ns, start_ns)), 0) AS leaf_ns
+        FROM leaf
+        UNION ALL
+        SELECT s.root_cell, s.total_ns
+        FROM sums s
+        JOIN path USING (path_id)
+        WHERE path.kind = 'exec' AND NOT EXISTS (FROM place c WHERE c.parent_path_id = s.path_id)
+    )
     GROUP BY root_cell
 )
 SELECT root.idx, root.process_id, root.end_ns - root.start_ns AS duration_ns,
