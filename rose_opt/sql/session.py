@@ -73,7 +73,7 @@ class Session:
         words = set(re.findall(r"\w+", text))
         several = len(self._tables) > 1
         for schema, tables in self._tables.items():
-            if several and schema.lower() not in words and not _EVERYTHING.search(text):
+            if several and schema.lower() not in text and not _EVERYTHING.search(text):
                 continue
             for name in REQUIRES:
                 if name in words or _EVERYTHING.search(text):

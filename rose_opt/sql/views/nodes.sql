@@ -25,7 +25,7 @@
 -- threads | | most intra-op threads it ran with
 CREATE TABLE nodes AS
 WITH spread AS (
-    SELECT path, floor(quantile_cont(duration_ns, 0.95))::BIGINT AS p95_ns, max(duration_ns) AS max_ns
+    SELECT path, quantile_disc(duration_ns, 0.95) AS p95_ns, max(duration_ns) AS max_ns
     FROM (
         SELECT path, duration_ns FROM invocations WHERE NOT warm_up
         UNION ALL
