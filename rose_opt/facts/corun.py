@@ -37,6 +37,7 @@ MAX_ERROR = 0.02  # ours: largest standard error of an activity that replaces th
 MOST_SAMPLES = 100_000  # ours: more of them change no digit that is shown
 MOST_SETS = 256  # ours: rarer sets are left out with the samples that hold them
 RIDGE = 1e-9  # ours: keeps sets that never vary at their plain mean instead of anywhere
+MIN_NOISE = 0.005  # ours: no sample is taken to be more exact, however well the sets explain it
 SWEEPS = 2_000  # ours
 
 
@@ -112,7 +113,7 @@ def solve_sets(problem: Occupancy) -> tuple[Any, Any]:
         found = _bounded(gram, right, np.clip(found, 0.0, 1.0))
     residual = values - shares @ found
     variance = float(residual @ residual) / max(len(values) - count, 1)
-    return found, inverse * variance
+    return found, inverse * max(variance, MIN_NOISE**2)
 
 
 def _bounded(gram: Any, right: Any, start: Any) -> Any:
