@@ -13,6 +13,9 @@ from rose_trace.node import registry as nodes
 
 T = TypeVar("T")
 
+SEEN = ("generator.", "buffer.")
+"""States that nobody declares: the trace shows them."""
+
 
 def definition(key: str) -> ExecutionNode | None:
     """The running definition for a recorded ``module:qualname``.
@@ -80,7 +83,7 @@ def accesses(plan: Plan, planned: PlanNode) -> AccessSet:
         cls.batch_states if cls is not None else owner.batch_states if owner is not None else ()
     )
     declared = found.declaration.accesses(planned.component or None, states)
-    seen = tuple(a for a in planned.access_set.accesses if a.state.startswith("generator."))
+    seen = tuple(a for a in planned.access_set.accesses if a.state.startswith(SEEN))
     return AccessSet(declared + seen, planned.opaque)
 
 

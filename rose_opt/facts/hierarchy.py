@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rose_opt.facts.buffers import with_buffers
 from rose_opt.facts.sampled import load_sums
 from rose_opt.facts.store import Store
 from rose_opt.graph import GraphNode, NodeKind
@@ -85,7 +86,7 @@ def build_hierarchy(
         )
         for row, place in zip(paths, places, strict=True)
     )
-    return nodes, {row["path"]: row["structures"] or [] for row in paths}
+    return with_buffers(store, nodes), {row["path"]: row["structures"] or [] for row in paths}
 
 
 def _choose_root(store: Store, root: str | None) -> str:

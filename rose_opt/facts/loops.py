@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rose_opt.facts.buffers import PREFIX
 from rose_opt.facts.dependencies import ObservedEdge
 from rose_opt.facts.store import Store
 from rose_opt.graph import Graph, GraphNode
@@ -183,10 +184,13 @@ def _state_evidence(graph: Graph, states: Sequence[str], row: Mapping[str, Any])
             f"{row['reader_seq']}), which the one before it has {written} (node '{writer.name}', "
             f"invocation {row['writer_seq']})"
         )
+    unlock = f"If '{reader.name}' does not inherit '{state}', annotate the access as refresh."
+    if state.startswith(PREFIX):
+        unlock = f"Let '{writer.name}' return a copy: it hands the same storage out each time."
     return Evidence(
         "state",
         text,
-        f"If '{reader.name}' does not inherit '{state}', annotate the access as refresh.",
+        unlock,
         state=state,
         reader=reader.path,
         writer=writer.path,

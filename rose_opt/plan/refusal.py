@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rose_opt.plan.hierarchy import PlanNode
-from rose_trace.legality import AccessSet
+from rose_trace.legality import AccessSet, first_conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ def unlock(first: PlanNode, a: AccessSet, second: PlanNode, b: AccessSet) -> str
     silent = [n for n, s in ((first, a), (second, b)) if s.opaque]
     if silent:
         return declare(*silent)
+    conflict = first_conflict(a, b)
+    shared = conflict.earlier.state if conflict is not None and conflict.earlier else ""
+    if shared.startswith("buffer."):
+        return f"Let {shared.removeprefix('buffer.')} return a copy: it hands the same storage out each time."
     return (
         f"Keep the native order, or let {second.name} work on a state of its own that a later node "
         "copies over."

@@ -177,7 +177,9 @@ def sharded_components(hierarchy: Hierarchy, loop: str) -> tuple[str, ...]:
     """Components whose batch states are touched inside `loop`: a split builds them as shards."""
     return tuple(
         dict.fromkeys(
-            node.component for node in hierarchy.leaves(loop) if any(a.keyed for a in node.accesses)
+            node.component
+            for node in hierarchy.leaves(loop)
+            if any(a.keyed and a.state.startswith(f"{node.component}.") for a in node.accesses)
         )
     )
 
@@ -188,7 +190,7 @@ def _keyed_states(h: Hierarchy, loop: str, component: str) -> str:
         for node in h.leaves(loop)
         if node.component == component
         for a in node.accesses
-        if a.keyed
+        if a.keyed and a.state.startswith(f"{component}.")
     ]
     return ", ".join(dict.fromkeys(states))
 
@@ -201,6 +203,8 @@ def _unlock_groups(node: PlanNode, conflict: Conflict) -> str:
             f"Let {node.name} draw from rose_trace.rng.RowGenerator, keyed by seed, row and step, "
             f"instead of the shared '{state}'."
         )
+    if state.startswith("buffer."):
+        return f"Let {state.removeprefix('buffer.')} return a copy: it hands the same storage out each time."
     component, _, name = state.partition(".")
     return (
         f"Declare batch_states=['{name}'] on {component} if one row of '{state}' belongs to one row of "

@@ -157,7 +157,12 @@ def _components(graph: Graph) -> tuple[PlanComponent, ...]:
             node.component,
             PlanComponent(node.component, node.component_class or "", (), node.shardable),
         )
-        keyed = [a.state.partition(".")[2] for a in node.accesses.accesses if a.keyed]
+        own = f"{node.component}."
+        keyed = [
+            a.state.removeprefix(own)
+            for a in node.accesses.accesses
+            if a.keyed and a.state.startswith(own)
+        ]
         states = tuple(dict.fromkeys((*known.batch_states, *keyed)))
         found[node.component] = replace(known, batch_states=states)
     return tuple(found.values())
