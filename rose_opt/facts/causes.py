@@ -142,8 +142,9 @@ def _kind(seen: WindowEvidence) -> CauseKind:
         gaps, unfilled = 1.0 - seen.busy, seen.busy - seen.filled
         if unfilled > gaps:
             return CauseKind.SMALL_GRID
-    elif not seen.on_cpu and not seen.host_waits and seen.sm_activity >= IDLE_BELOW:
-        return CauseKind.UNKNOWN  # something runs, and only kernels would tell what
+    elif not (seen.on_cpu or seen.host_waits or seen.sync_share >= SYNC_FROM):
+        if seen.sm_activity >= IDLE_BELOW:
+            return CauseKind.UNKNOWN  # something runs, and only kernels would tell what
     return _why_nothing_is_launched(seen)
 
 

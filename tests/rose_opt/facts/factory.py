@@ -160,6 +160,45 @@ class Recording:
         self._close(row, cores)
         return values[0] if values else Value(0, 0)
 
+    def kernel(
+        self,
+        start_ns: int,
+        ns: int,
+        blocks: int | None,
+        launched_by: dict[str, Any] | None = None,
+        device: str = "cuda:0",
+    ) -> None:
+        """A kernel on the device, on the clock of the test; `launched_by` is the row of a node."""
+        attributes = [("device", device)]
+        if blocks is not None:
+            attributes.append(("grid", f"{blocks}x1x1"))
+        self._beside("kernel", "gemm", f"{device}/stream 7/gemm", start_ns, ns, launched_by)
+        self.rows[-1]["attributes"] = attributes
+
+    def host_wait(
+        self, start_ns: int, ns: int, inside: dict[str, Any], name: str = "cudaStreamSynchronize"
+    ) -> None:
+        """A CUDA call inside a node in which the host waits, on the clock of the test."""
+        self._beside("sync", name, f"{inside['path']}/{name}", start_ns, ns, inside)
+
+    def _beside(
+        self,
+        kind: str,
+        name: str,
+        path: str,
+        start_ns: int,
+        ns: int,
+        outer: dict[str, Any] | None,
+    ) -> None:
+        stack, now_ns = self._stack, self.now_ns
+        self._stack, self.now_ns = [], start_ns
+        row = self._open(kind, name, {}, path=path, structure=None)
+        row["parent_id"] = outer["span_id"] if outer else 0
+        self.now_ns = start_ns + ns
+        self._close(row)
+        row["cpu_ns"] = None
+        self._stack, self.now_ns = stack, now_ns
+
     def sample(
         self,
         start_ns: int,
