@@ -87,7 +87,9 @@ def attributes_of(row: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         else:
             name = f"rose.{key}"
             found[f"{_SPARE}{key}" if name in _KNOWN else name] = value or ""
-    if foreign and row["error"] not in (None, "error"):
+    said: dict[str, str] = dict(row["attributes"] or ())
+    told = '"exception.type"' in said.get("otel.events", "")
+    if foreign and row["error"] not in {None, "error"} and not told:
         found.setdefault("error.type", row["error"])
     return found, left_out
 

@@ -131,10 +131,10 @@ def _row(span: Any, scope: str, process: Row) -> Row:
 
 def _foreign(said: dict[str, Any]) -> Row:
     """Columns of a span that knows nothing of Rose; its path follows from its parent."""
-    thread = said.get("thread.id")
+    thread = said.pop("thread.id") if isinstance(said.get("thread.id"), int) else None
     return {
         "kind": "foreign",
-        "thread": thread if isinstance(thread, int) else None,
+        "thread": thread,
         "iteration": [],
         "group": -1,
         "groups": 1,

@@ -357,10 +357,10 @@ def test_real_profiles_keep_every_kernel(name: str, tmp_path: Path) -> None:
 
 def test_calls_whose_caller_was_lost_nest_by_time(tmp_path: Path) -> None:
     rows = RandomProgram(Random(3), overlapping=False).rows
-    base = {**rows[0], "kind": "exec", "thread": 100, "device_end_ns": None, "inputs": []}
-    outer = {**base, "span_id": 1, "parent_id": 77, "start_ns": T0, "end_ns": T0 + 50}
-    inner = {**base, "span_id": 2, "parent_id": 88, "start_ns": T0 + 5, "end_ns": T0 + 9}
-    across = {**base, "span_id": 3, "parent_id": 88, "start_ns": T0 + 6, "end_ns": T0 + 60}
+    base: Row = {**rows[0], "kind": "exec", "thread": 100, "device_end_ns": None, "inputs": []}
+    outer: Row = {**base, "span_id": 1, "parent_id": 77, "start_ns": T0, "end_ns": T0 + 50}
+    inner: Row = {**base, "span_id": 2, "parent_id": 88, "start_ns": T0 + 5, "end_ns": T0 + 9}
+    across: Row = {**base, "span_id": 3, "parent_id": 88, "start_ns": T0 + 6, "end_ns": T0 + 60}
     trace = write_trace(
         tmp_path / "t.parquet", [outer, inner, across], reasons=["pid 1 lost 2 rows"]
     )
