@@ -263,6 +263,11 @@ class _Planner:
 
     def _notes(self, kernels: Iterable[Kernel]) -> tuple[str, ...]:
         notes = [*self._unsteady()]
+        if self.facts.sampling is not None:
+            notes.append(
+                f"Durations, loop kinds and data edges are {self.facts.sampling}. Record without steps "
+                "to see what happens in the others."
+            )
         for kernel in kernels:
             if kernel.estimated:
                 notes.append(

@@ -89,6 +89,10 @@ class IncompleteTrace(ValueError):
     """A trace that lost rows: nothing can be said about what is not there."""
 
 
+class SampledTrace(ValueError):
+    """A trace without the rows of most iterations: nothing can be compared there."""
+
+
 def verify_traces(first: str | Path, second: str | Path) -> Comparison:
     """Compare two traces of one program, each native or planned.
 
@@ -101,6 +105,7 @@ def verify_traces(first: str | Path, second: str | Path) -> Comparison:
 
     Raises:
         IncompleteTrace: If one of them lost rows.
+        SampledTrace: If one of them was recorded with `steps`.
     """
     for path in (first, second):
         info = read_metadata(path)
@@ -108,6 +113,11 @@ def verify_traces(first: str | Path, second: str | Path) -> Comparison:
             raise IncompleteTrace(
                 f"{path}: expected a complete trace, got one that lost rows ({'; '.join(info.reasons)}). "
                 "Record again."
+            )
+        if info.steps is not None:
+            raise SampledTrace(
+                f"{path}: expected a trace with every invocation, got one with the first and last {info.steps} "
+                "iterations of inner loops. Record both runs without sampling."
             )
     return compare(read_work(first), read_work(second), str(first), str(second))
 

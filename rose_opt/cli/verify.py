@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rose_opt.cli.refusal import INPUT_REFUSED, Format, refusing
-from rose_opt.verify import IncompleteTrace, verify_traces
+from rose_opt.verify import IncompleteTrace, SampledTrace, verify_traces
 from rose_trace.parquet import TraceError
 
 
@@ -24,7 +24,7 @@ def verify(
     Raises:
         Exit: With the code of a refused input, where the traces differ.
     """
-    with refusing(TraceError, IncompleteTrace):
+    with refusing(TraceError, IncompleteTrace, SampledTrace):
         found = verify_traces(first, second)
     if format is Format.JSON:
         typer.echo(json.dumps({"equal": found.equal, **asdict(found)}))

@@ -60,6 +60,7 @@ def windows(
 def _data(facts: Facts) -> dict[str, Any]:
     return {
         "iteration": asdict(facts.iteration),
+        "sampling": None if facts.sampling is None else asdict(facts.sampling),
         "activity": None if facts.activity is None else asdict(facts.activity),
         "windows": [asdict(window) for window in facts.windows],
         "sample_windows": [asdict(window) for window in facts.sample_windows],
@@ -73,6 +74,8 @@ def _print(facts: Facts) -> None:
         f"iteration {_ms(iteration.iteration_ns)} ms, of which {_ms(iteration.glue_ns)} ms glue "
         f"(median of {iteration.used})"
     )
+    if facts.sampling is not None:
+        console.print(f"nodes marked 'estimated' are {facts.sampling}")
     if activity is None:
         console.print("No activity samples beside the trace: record with an activity source.")
         return
@@ -126,7 +129,8 @@ def _row(window: LowActivityWindow) -> tuple[str, ...]:
         _ms(window.mean_ns),
         f"{'' if window.resolved else '~'}{window.sm_activity:.0%}" if known else "-",
         _ms(window.score) if known else "-",
-        window.refused or ("below 50%" if window.tier == 0 else "below 80%"),
+        (window.refused or ("below 50%" if window.tier == 0 else "below 80%"))
+        + (", estimated" if window.estimated else ""),
     )
 
 

@@ -6,6 +6,7 @@ from rose_opt.facts.causes import Cause, CauseKind, WindowEvidence
 from rose_opt.facts.hierarchy import FactsError
 from rose_opt.facts.loops import Evidence, LoopFact, LoopKind
 from rose_opt.facts.probes import Probe
+from rose_opt.facts.sampled import Sampled
 from rose_opt.facts.timings import IterationTiming, Timing
 from rose_opt.facts.windows import LowActivityWindow, SampleWindow, window_score
 
@@ -23,6 +24,7 @@ __all__ = [
     "LowActivityWindow",
     "Probe",
     "SampleWindow",
+    "Sampled",
     "Timing",
     "WindowEvidence",
     "build_facts",

@@ -16,6 +16,7 @@ from rose_opt.facts.hierarchy import FactsError, build_hierarchy
 from rose_opt.facts.loops import LoopFact, loop_facts
 from rose_opt.facts.probes import Probe, read_probes
 from rose_opt.facts.rows import loop_rows, node_rows
+from rose_opt.facts.sampled import Sampled, sampled
 from rose_opt.facts.store import opened
 from rose_opt.facts.timings import IterationTiming, Timing, iteration_timing, node_timings
 from rose_opt.facts.windows import (
@@ -67,6 +68,7 @@ class Facts:
         sample_windows: Longest stretches of low activity in the raw samples.
         probes: Measured variants of nodes.
         settings: What was asked for.
+        sampling: How much was recorded in full; ``None`` for everything.
     """
 
     graph: Graph
@@ -79,6 +81,7 @@ class Facts:
     sample_windows: tuple[SampleWindow, ...] = ()
     probes: tuple[Probe, ...] = ()
     settings: FactsSettings = field(default_factory=FactsSettings)
+    sampling: Sampled | None = None
 
     def window(self, path: str) -> LowActivityWindow | None:
         """The window of a leaf node, eligible or not; ``None`` without samples."""
@@ -144,4 +147,5 @@ def build_facts(trace: str | Path, settings: FactsSettings | None = None) -> Fac
             sample_windows=longest,
             probes=read_probes(store),
             settings=settings,
+            sampling=sampled(info.steps, timings.values()),
         )

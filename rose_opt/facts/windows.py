@@ -50,6 +50,8 @@ class LowActivityWindow:
         separated: Whether `sm_activity` is separated from its neighbours' by regression
             (`rose_opt.facts.corun`), because the source is coarse.
         cause: Why the device is not busy; ``None`` where it is, or where nothing is known.
+        estimated: Whether part of its invocations were not recorded in full: their duration is known
+            as a sum, their activity is taken to be that of the others.
     """
 
     target: NodePath
@@ -66,6 +68,7 @@ class LowActivityWindow:
     bandwidth: float | None = None
     separated: bool = False
     cause: Cause | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +144,14 @@ def target_windows(
     """
     shortest_ns = min(min_window_ns, int(min_window_fraction * iteration.iteration_ns))
     levels = node_levels(store, graph)
-    separated = separate_activity(store, activity, levels["activity"])
+    summed = {row["path_id"]: (row["count"], row["total_ns"]) for row in store.run("summed")}
+    # What runs in iterations that were left out is unknown: nothing to separate samples by.
+    separated = {} if summed else separate_activity(store, activity, levels["activity"])
     windows: list[LowActivityWindow] = []
     for path_id, level in sorted(levels["activity"].items()):
         node = graph.nodes[path_id]
-        window = _window(node, level, separated.get(path_id), iteration, activity)
+        extra = summed.get(path_id, (0, 0))
+        window = _window(node, level, extra, separated.get(path_id), iteration, activity)
         memory = levels["dram"].get(path_id)
         window = replace(window, bandwidth=None if memory is None else memory.activity)
         windows.append(_judge(node, window, shortest_ns))
@@ -191,11 +197,13 @@ def sample_windows(
 def _window(
     node: GraphNode,
     level: NodeLevel,
+    summed: tuple[int, int],
     separated: float | None,
     iteration: IterationTiming,
     activity: Activity,
 ) -> LowActivityWindow:
-    total_ns, mean_ns = level.duration_ns // iteration.used, level.duration_ns // level.count
+    count, duration_ns = level.count + summed[0], level.duration_ns + summed[1]
+    total_ns, mean_ns = duration_ns // iteration.used, duration_ns // count
     coverage = level.covered_ns / max(level.duration_ns, 1)
     value = None
     if coverage >= MIN_COVERAGE:
@@ -204,12 +212,13 @@ def _window(
         target=node.path,
         total_ns=total_ns,
         mean_ns=mean_ns,
-        calls=level.count / iteration.used,
+        calls=count / iteration.used,
         sm_activity=value,
         coverage=coverage,
         resolved=mean_ns >= activity.resolution_ns,
         score=0.0 if value is None else window_score(total_ns, value),
         separated=value is not None and separated is not None,
+        estimated=summed[0] > 0,
     )
 
 

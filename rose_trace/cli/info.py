@@ -40,6 +40,10 @@ def show(trace: Path, found: TraceInfo) -> None:
     console.print(f"complete  {'yes' if found.complete else 'no'}")
     for reason in found.reasons:
         console.print(f"          - {reason}", soft_wrap=True)
+    if found.steps is not None:
+        console.print(
+            f"sampled   the first and last {found.steps} iterations of inner loops in full, sums of the others"
+        )
     console.print(f"activity  {_activity(found)}", soft_wrap=True)
     table = Table("process", "pid", "spans", "activity", "lost", "end", box=None, pad_edge=False)
     for item in found.processes:
