@@ -25,7 +25,7 @@ from rose_opt.plan import Plan, PlanRefused, Refusal
 from rose_opt.search import Candidates, candidates, describe
 from rose_opt.search import targets as ranked_targets
 from rose_opt.settings import PlanSettings
-from rose_opt.transforms import Composition, Subject, apply_all, parse_composition
+from rose_opt.transforms import Composition, Rewire, Subject, apply_all, parse_composition
 
 
 class PlanSearch:
@@ -159,7 +159,11 @@ class PlanSearch:
         present = parse_composition(plan.transforms)
         if any(transform in present for transform in candidate):
             return None
-        for composition in ((*present, *candidate), (*candidate, *present)):
+        # Splits before what moves whole loops, as in the optimizer's own compositions, so that the
+        # same alternatives make the same plan whichever round they came in.
+        both = (*present, *candidate)
+        usual = tuple(sorted(both, key=lambda transform: isinstance(transform, Rewire)))
+        for composition in (usual, both, (*candidate, *present)):
             if not isinstance(apply_all(composition, self._subject), Refusal):
                 return composition
         return None

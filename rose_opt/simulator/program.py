@@ -158,7 +158,7 @@ class _Unroller:
         if group is not None:
             fragments = [(group.number if shards > 1 else 0, group.rows, group.number)]
         elif shards > 1:
-            rows = self.facts.rows.get(node.path)
+            rows = self.facts.rows.get(node.path) or self._rows_of_shards(shards)
             parts = partition(rows, shards) if rows and rows >= shards else (None,) * shards
             fragments = [(shard, part, shard) for shard, part in enumerate(parts)]
         else:
@@ -183,6 +183,11 @@ class _Unroller:
                 f"simulator: expected at most {MOST_TASKS} invocations, got more in one iteration. "
                 "Simulate the body of the loop that matters."
             )
+
+    def _rows_of_shards(self, shards: int) -> int | None:
+        """Batch of a split with as many groups: the rows that the shards were built for."""
+        loops = (loop for loop, groups in self._splits.items() if groups == shards)
+        return next((self.plan.rows[loop] for loop in loops), None)
 
     def _task(
         self,
