@@ -48,6 +48,7 @@ class Mark:
         stream: Id of the stream; 0 for the default stream.
         start_ns: Start of the invocation [Unix ns].
         end_ns: Its end on the host [Unix ns].
+        recorded_ns: When the event had been recorded [Unix ns].
         used: Whether the invocation took or returned CUDA tensors.
     """
 
@@ -57,6 +58,7 @@ class Mark:
     stream: int
     start_ns: int
     end_ns: int
+    recorded_ns: int
     used: bool
 
 
@@ -164,7 +166,7 @@ class DeviceClock:
                 self._events.append(event)
             event.record(where)
             self._marked[device] = end_ns
-            return Mark(event, device, key, stream, start_ns, end_ns, used)
+            return Mark(event, device, key, stream, start_ns, end_ns, self._now(), used)
         except Exception as error:
             self._problem(error)
             return None
@@ -261,7 +263,8 @@ class DeviceClock:
         self._free[mark.key].append(mark.event)
         if self._worked(mark, end_ns):
             row.stream = mark.stream
-            row.device_end_ns = end_ns if end_ns - mark.end_ns > IDLE_NS else mark.end_ns
+            idle = end_ns - mark.recorded_ns <= IDLE_NS
+            row.device_end_ns = mark.end_ns if idle else end_ns
         return True
 
     def _worked(self, mark: Mark, end_ns: int) -> bool:
@@ -272,7 +275,7 @@ class DeviceClock:
         bisect.insort(known, (mark.end_ns, end_ns))
         if len(known) > HISTORY:
             del known[: HISTORY // 2]
-        return mark.used or (end_ns - mark.end_ns > IDLE_NS and not waited)
+        return mark.used or (end_ns - mark.recorded_ns > IDLE_NS and not waited)
 
     def _give_up(self, row: Row) -> None:
         if row.mark is not None:

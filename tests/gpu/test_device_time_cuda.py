@@ -207,4 +207,4 @@ def test_two_devices(clock: DeviceClock) -> None:
     assert first is not None
     assert second is not None
     assert second - first > 50_000_000
-    assert -20_000 <= done_ns - second <= SYNC_NS
+    assert -20_000 <= done_ns - second <= 10 * SYNC_NS

@@ -227,6 +227,20 @@ def test_only_work_of_its_own_counts_for_an_invocation_without_cuda_values(
     assert (idle.device_end_ns, idle.stream) == (None, None)
 
 
+def test_a_host_that_was_held_up_does_not_make_an_idle_device_look_busy(
+    gpu: Gpu, clock: DeviceClock
+) -> None:
+    clock.mark(gpu.now_ns, gpu.now_ns, 0)
+    gpu.now_ns += 1_000_000
+    end_ns = gpu.now_ns
+    gpu.now_ns += 3_000_000  # the scheduler takes the thread away between end and event
+    row = Row(clock.mark(end_ns - 1_000, end_ns))
+    gpu.now_ns += 1_000_000
+    clock.tend()
+    assert clock.settle([row]) == 1
+    assert (row.device_end_ns, row.stream) == (None, None)
+
+
 def test_a_caller_lasts_as_long_as_what_it_called(gpu: Gpu, clock: DeviceClock) -> None:
     before, _ = call(gpu, clock, work=1_000_000, device=0)
     gpu.now_ns += 10_000_000
