@@ -201,7 +201,8 @@ def test_the_end_of_a_recording_waits_and_then_gives_up(gpu: Gpu, clock: DeviceC
 
 def test_work_that_ended_before_the_host_call_ends_with_it(gpu: Gpu, clock: DeviceClock) -> None:
     row, _ = call(gpu, clock, host=5_000_000, work=1_000_000, device=0)
-    end_ns = gpu.now_ns
+    assert row.mark is not None
+    end_ns = row.mark.end_ns
     gpu.now_ns += 1_000_000
     clock.tend()
     clock.settle([row])
