@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
-from rose_trace.dataref import EMPTY, Signature
+from rose_trace.dataref import NO_VALUES, Tokens
 from rose_trace.frames import Frame
 from rose_trace.otel import SAMPLED
 
@@ -122,11 +122,11 @@ class Invocation(Frame, NonRecordingSpan):
         execution: How an executor ran it.
         wait_ns: Time between being ready and starting [ns].
         error: Exception type that left it; ``None`` where it returned.
-        inputs: Signature of the arguments.
+        inputs: Tokens of the arguments.
         input_refs: ``ref, producer, offset`` of every argument leaf.
-        outputs: Signature of the result.
+        outputs: Tokens of the result.
         output_refs: The same for the result.
-        structure: JSON of a loop's carry; other results have theirs in `outputs`.
+        carry: Tokens of a loop's carry.
         versions: Writes to each declared state before this call.
     """
 
@@ -135,11 +135,11 @@ class Invocation(Frame, NonRecordingSpan):
     wait_ns: int | None = None
     count: int | None = None
     error: str | None = None
-    inputs: Signature = EMPTY
+    inputs: Tokens = NO_VALUES
     input_refs: Sequence[int] = ()
-    outputs: Signature = EMPTY
+    outputs: Tokens = NO_VALUES
     output_refs: Sequence[int] = ()
-    structure: str | None = None
+    carry: Tokens | None = None
     versions: tuple[int, ...] = ()
     frame_token: Token[Frame | None] | None = None
     context_token: Token[Context] | None = None

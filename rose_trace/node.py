@@ -49,6 +49,7 @@ class ExecutionNode:
         self.is_method = False
         self.is_async = inspect.iscoroutinefunction(entry)
         self.is_generator = inspect.isgeneratorfunction(entry) or inspect.isasyncgenfunction(entry)
+        self.suspends = self.is_async or self.is_generator
         registry[self.key] = self
 
     @functools.cached_property

@@ -22,8 +22,6 @@ class RangedRecorder(Recorder):
     interrupt, is a start/end range.
     """
 
-    ranged = True
-
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._domain: Any = ranges.get_domain("rose")

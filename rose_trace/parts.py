@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow
 
 from rose_trace.buffers import Sample
-from rose_trace.dataref import Signature
 from rose_trace.invocation import Invocation, Site
+from rose_trace.layout import LeafLayout, Signature, input_signature, result_signature
 from rose_trace.schema import ACTIVITY, REF, SPANS, STATE
 
 pa: Any = pyarrow  # its type stubs are incomplete
@@ -200,6 +200,8 @@ def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, th
             )
         return pa.array(np.array(values, kind.to_pandas_dtype()))
 
+    inputs = list(map(input_signature, column["inputs"]))
+    outputs = list(map(result_signature, column["outputs"]))
     planned = column["execution"]
     ranges = column["rows"]
     columns: dict[str, Any] = {
@@ -223,13 +225,13 @@ def spans_batch(rows: Sequence[Invocation], run: str, process: str, pid: int, th
         "threads": pa.array([threads or None for threads in column["threads"]], pa.int16()),
         "status": _words(["ok" if error is None else "error" for error in column["error"]]),
         "error": _words(column["error"]),
-        "inputs": _refs(column["inputs"], column["input_refs"]),
-        "outputs": _refs(column["outputs"], column["output_refs"]),
+        "inputs": _refs(inputs, column["input_refs"]),
+        "outputs": _refs(outputs, column["output_refs"]),
         "states": _states(column["site"], column["versions"]),
         "structure": _words(
             [
-                signature.structure if carry is None else carry
-                for carry, signature in zip(column["structure"], column["outputs"], strict=True)
+                signature.structure if carry is None else result_signature(carry).structure
+                for carry, signature in zip(column["carry"], outputs, strict=True)
             ]
         ),
         "attributes": _maps([s.attributes for s in column["site"]]),
@@ -261,7 +263,7 @@ _READ = (
     "outputs",
     "output_refs",
     "versions",
-    "structure",
+    "carry",
 )
 
 
@@ -298,7 +300,7 @@ def _lists(values: Sequence[Sequence[Any]], items: Callable[[list[Any]], Any]) -
 def _refs(signatures: Sequence[Signature], numbers: Sequence[Sequence[int]]) -> Any:
     """The references of every row: what changes from row `numbers`, what stays from the signatures."""
     places: dict[Signature, range] = {}
-    layouts: list[Any] = []
+    layouts: list[LeafLayout] = []
     for signature in signatures:
         if signature not in places:
             places[signature] = range(len(layouts), len(layouts) + len(signature.leaves))
@@ -308,18 +310,18 @@ def _refs(signatures: Sequence[Signature], numbers: Sequence[Sequence[int]]) -> 
             pa.array(np.zeros(len(signatures) + 1, np.int32)), pa.array([], REF)
         )
     chosen = itertools.chain.from_iterable(map(places.__getitem__, signatures))
-    where = pa.array(np.fromiter(chosen, np.int32))
+    where = np.fromiter(chosen, np.int32)
     flat = np.fromiter(itertools.chain.from_iterable(numbers), np.uint64).reshape(-1, 3)
     refs = pa.StructArray.from_arrays(
         [
             pa.array(flat[:, 0].astype(np.int64)),
             pa.array(np.ascontiguousarray(flat[:, 1])),
-            pa.array([x.slot for x in layouts], pa.string()).take(where),
-            pa.array(flat[:, 2].astype(np.int64)),
-            pa.array([x.nbytes for x in layouts], pa.int64()).take(where),
-            pa.array([x.device for x in layouts], pa.string()).take(where),
-            pa.array([x.shape for x in layouts], pa.list_(pa.int64())).take(where),
-            pa.array([x.dtype for x in layouts], pa.string()).take(where),
+            pa.array([x.slot for x in layouts], pa.string()).take(pa.array(where)),
+            pa.array(flat[:, 2].astype(np.int64) * np.array([x.unit for x in layouts])[where]),
+            pa.array([x.nbytes for x in layouts], pa.int64()).take(pa.array(where)),
+            pa.array([x.device for x in layouts], pa.string()).take(pa.array(where)),
+            pa.array([x.shape for x in layouts], pa.list_(pa.int64())).take(pa.array(where)),
+            pa.array([x.dtype for x in layouts], pa.string()).take(pa.array(where)),
         ],
         fields=list(REF),
     )

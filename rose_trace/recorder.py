@@ -56,9 +56,6 @@ class Recorder:
         parent_id: OpenTelemetry parent of the roots; 0 for none.
     """
 
-    ranged = False
-    """Whether `attach` and `leave` do more than attach and detach."""
-
     def __init__(
         self, part: Part, settings: ChildSettings, trace_id: int = 0, parent_id: int = 0
     ) -> None:
@@ -80,19 +77,18 @@ class Recorder:
 
     def invoke(self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one invocation natively and record it."""
-        if node.is_async or node.is_generator:
+        if node.suspends:
             return drive(self, node, args, kwargs)
-        entry = node.entry
         try:
             inv = self.opened(node, args, kwargs)
+            before = self._watch(inv.site) if inv.site.unwatched else None
         except Exception as failure:
             self.fail(failure)
-            return entry(*args, **kwargs)
-        before = self._watch(inv.site) if inv.site.unwatched else None
+            return node.entry(*args, **kwargs)
         try:
-            result = entry(*args, **kwargs)
+            result = node.entry(*args, **kwargs)
         except BaseException as error:
-            self.closed(inv, error=error)
+            self.closed(inv, None, error)
             raise
         self.closed(inv, result)
         if before is not None:
@@ -179,6 +175,8 @@ class Recorder:
         ordinal = calls.get(site.node, 0)
         calls[site.node] = ordinal + 1
         inv = Invocation(site, caller, buffer, self._span_id() or 1, ordinal)
+        if not inv.trace_id:
+            inv.trace_id = self._ids.trace_id()
         if site.indices is not None:
             inv.iteration = (*caller.iteration, next(site.indices))
         if args or kwargs:
@@ -189,36 +187,19 @@ class Recorder:
         if planned is not None:
             inv.execution = planned
             inv.wait_ns, planned.wait_ns = planned.wait_ns, None
-        self.enter(inv, buffer)
-        if planned is not None and planned.threads is not None:
-            inv.threads = planned.threads
-        return inv
-
-    def enter(self, inv: Invocation, buffer: ThreadBuffer) -> None:
-        """Attach the contexts of an invocation and start its clock."""
-        if not inv.trace_id:
-            inv.trace_id = self._ids.trace_id()
-        if self.ranged:
-            self.attach(inv)
-        else:  # the same, without the call
-            around = _context()
-            if len(around) == 1 and SPAN_KEY in around:
-                inv.context_token = _attach(Context({SPAN_KEY: inv}))
-            else:
-                inv.context_token = _attach(otel.context_with(inv, around))
-            inv.frame_token = _set_frame(inv)
-        now = _now()
-        if now - buffer.looked_ns > THREADS_READING_NS:
-            _read_threads(buffer, now)
-        inv.threads = buffer.threads
-        if inv.site.brief:
+        self.attach(inv)
+        now = inv.start_ns = _now()
+        if site.brief:
             inv.cpu_ns = None
         elif now - buffer.read_ns > CPU_READING_NS:
             buffer.cpu_ns = inv.cpu_ns = _cpu_time()
             buffer.read_ns = now
         else:
             inv.cpu_ns = buffer.cpu_ns + now - buffer.read_ns
-        inv.start_ns = now
+        if now - buffer.looked_ns > THREADS_READING_NS:
+            _read_threads(buffer, now)
+        inv.threads = buffer.threads if planned is None else planned.threads or buffer.threads
+        return inv
 
     def _watch(self, site: Site) -> State | None:
         """Note the process-wide generators before one of the first calls of a node."""
@@ -244,7 +225,11 @@ class Recorder:
 
     def attach(self, inv: Invocation) -> None:
         """Attach the contexts of an invocation."""
-        inv.context_token = _attach(otel.context_with(inv, _context()))
+        around = _context()
+        if len(around) == 1 and SPAN_KEY in around:  # the usual case, without a call
+            inv.context_token = _attach(Context({SPAN_KEY: inv}))
+        else:
+            inv.context_token = _attach(otel.context_with(inv, around))
         inv.frame_token = _set_frame(inv)
 
     def closed(
@@ -276,12 +261,10 @@ class Recorder:
             elif result is None:
                 inv.outputs = NONE
             else:
-                inv.outputs, inv.output_refs = describe_result(
-                    result, inv.span_id, inv.start_ns, now
-                )
+                claim = inv.span_id, inv.start_ns, now
+                inv.outputs, inv.output_refs = describe_result(result, claim)
                 if site.kind == "loop":
-                    carry = describe_result(result[0], inv.span_id, inv.start_ns, now)[0]
-                    inv.structure = carry.structure
+                    inv.carry = describe_result(result[0], claim)[0]
             rows = buffer.rows
             rows.append(inv)
             if len(rows) >= FLUSH_ROWS:
@@ -379,7 +362,8 @@ class Recorder:
                 self._sites[key] = site
             buffer = self.buffers.mine()
             inv = Invocation(site, caller, buffer, self._span_id() or 1, caller.next_ordinal(name))
-            self.enter(inv, buffer)
+            self.attach(inv)
+            inv.start_ns, inv.cpu_ns, inv.threads = _now(), _cpu_time(), buffer.threads
         except Exception as failure:
             self.fail(failure)
             yield from items

@@ -131,6 +131,6 @@ def resume(recorder: Recorder, inv: Invocation) -> None:
 def _hand_out(recorder: Recorder, inv: Invocation, item: Any) -> None:
     """A yielded value was produced by the generator."""
     try:
-        describe_result(item, inv.span_id, inv.start_ns, inv.start_ns)
+        describe_result(item, (inv.span_id, inv.start_ns, inv.start_ns))
     except Exception as failure:
         recorder.fail(failure)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import rose_trace as rose
-from rose_trace import dataref
-from rose_trace.dataref import describe_inputs, describe_result
+from rose_trace import dataref, layout
+from rose_trace.layout import Signature
 
 Rows = list[dict[str, Any]]
 Recorded = Callable[[Callable[[], Any]], Rows]
@@ -29,11 +29,21 @@ class Step:
     reward: float
 
 
+def describe_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[int]]:
+    tokens, numbers = dataref.describe_inputs(args, kwargs)
+    return layout.input_signature(tokens), numbers
+
+
+def describe_result(value: Any) -> tuple[Signature, list[int]]:
+    tokens, numbers = dataref.describe_result(value, (1, 2, 3))
+    return layout.result_signature(tokens), numbers
+
+
 def _refs(value: Any) -> list[tuple[str, int, int, int]]:
     """Slot, reference, offset and bytes of every leaf of one argument."""
     signature, numbers = describe_inputs((value,), {})
     return [
-        (leaf.slot, numbers[3 * i], numbers[3 * i + 2], leaf.nbytes)
+        (leaf.slot, numbers[3 * i], numbers[3 * i + 2] * leaf.unit, leaf.nbytes)
         for i, leaf in enumerate(signature.leaves)
     ]
 
@@ -112,7 +122,7 @@ def test_slots_of_nested_containers() -> None:
     signature, _ = describe_inputs((1,), {"x": (2, torch.zeros(1))})
     assert [leaf.slot for leaf in signature.leaves] == ["0", "x.0", "x.1"]
     assert [leaf.dtype for leaf in signature.leaves] == ["int", "int", "float32"]
-    assert describe_result(torch.zeros(2), 1, 2, 3)[0].leaves[0].slot == ""
+    assert describe_result(torch.zeros(2))[0].leaves[0].slot == ""
     assert describe_inputs((), {})[0].leaves == ()
 
 
@@ -135,7 +145,7 @@ def test_the_structure_is_that_of_pytree_and_leaves_match_it(value: Any) -> None
     from rose_trace import pytree
 
     for _ in range(2):  # made, then remembered
-        signature, numbers = describe_result(value, 1, 2, 3)
+        signature, numbers = describe_result(value)
         flat, structure = pytree.flatten(value)
         assert signature.structure == structure.to_json()
         assert len(signature.leaves) == len(flat) == len(numbers) // 3
@@ -172,9 +182,9 @@ def test_values_without_a_storage_are_unknown() -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
     signature, numbers = describe_inputs((cycle,), {})
-    assert signature is dataref.TOO_LARGE
+    assert signature is layout.TOO_LARGE
     assert numbers == [0, 0, 0]
-    assert describe_inputs(([0] * (dataref.MAX_LEAVES + 1), [1]), {})[0] is dataref.TOO_LARGE
+    assert describe_inputs(([0] * (dataref.MAX_LEAVES + 1), [1]), {})[0] is layout.TOO_LARGE
 
 
 def test_producers(recorded: Recorded) -> None:
