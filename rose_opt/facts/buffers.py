@@ -6,8 +6,10 @@ overlapping bytes. Whoever takes such a value must be done before the storage is
 no value flows between the two. The storage is therefore a state, ``buffer.<node>``: nodes that hand it
 out update it, nodes that take it read it. Only a copy removes the dependency.
 
-Whether a call wrote anything cannot be seen, so one that merely hands a kept value out again counts as
-a write. Slices of one storage that do not overlap, such as the rows of a rollout buffer, are not shared.
+Whether a call wrote anything cannot be seen. One that hands out a storage which it was not given, as an
+earlier one did, counts as a write; so does one that hands on what it was given, if somebody else had
+taken it before. Slices of one storage that do not overlap, such as the rows of a rollout buffer, are
+not shared.
 
 Does not handle: storages that only code between nodes writes.
 

@@ -250,3 +250,49 @@ def test_who_takes_other_bytes_of_the_storage_does_not_read_the_shared_ones(tmp_
         iteration()
     found = buffers(build_facts(tmp_path / "trace.parquet"))
     assert set(found) == {"iteration/make", "iteration/use"}
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_handing_on_is_a_write_only_where_somebody_could_see_it(
+    tmp_path: Path, looked_at: bool
+) -> None:
+    """`shift` may have written in place: then `look` must come first. Nobody else can tell."""
+
+    @rose.node(pure=True)
+    def make() -> Array:
+        return np.ones(4)
+
+    @rose.node(pure=True)
+    def look(values: Array) -> float:
+        return float(values.sum())
+
+    @rose.node(pure=True)
+    def shift(values: Array) -> Array:
+        values += 1.0
+        return values
+
+    @rose.node(pure=True)
+    def use(values: Array) -> float:
+        return float(values.sum())
+
+    @rose.node(pure=True)
+    def around(values: Array) -> Array:
+        return shift(values)
+
+    @rose.iteration
+    def iteration() -> None:
+        for _ in range(2):
+            values = make()
+            if looked_at:
+                look(values)
+            use(around(values))
+
+    with rose.record(tmp_path / "trace.parquet", activity="none"):
+        iteration()
+    found = buffers(build_facts(tmp_path / "trace.parquet"))
+    if not looked_at:
+        assert found == {}
+        return
+    state = "buffer.make"
+    assert found["iteration/around/shift"] == [Access(state, StateAccess.UPDATE)]
+    assert found["iteration/look"] == [Access(state, StateAccess.READ)]
