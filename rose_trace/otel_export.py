@@ -19,6 +19,7 @@ from typing import Any
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
+from rose_trace.interop.otlp_attributes import ITERATION, NUMBERS, PROCESS, TEXTS, USUAL
 from rose_trace.otel import SAMPLED, SCOPE_NAME
 from rose_trace.parquet import producer
 from rose_trace.parts import PartFile
@@ -37,21 +38,9 @@ _COLUMNS = [
     "cpu_ns", "wait_ns", "threads", "status", "error", "attributes",
 ]  # fmt: skip
 _AS_ATTRIBUTES = {
-    "kind": "rose.kind",
-    "path": "rose.path",
-    "iteration": "rose.iteration",
-    "ordinal": "rose.ordinal",
-    "count": "rose.count",
-    "process": "rose.process",
-    "worker": "rose.worker",
-    "row_start": "rose.row_start",
-    "row_stop": "rose.row_stop",
-    "cpu_ns": "rose.cpu_ns",
-    "wait_ns": "rose.wait_ns",
-    "threads": "rose.threads",
-    "key": "code.function.name",
-    "thread": "thread.id",
-    "error": "error.type",
+    column: name
+    for column, name in {**TEXTS, **NUMBERS, "iteration": ITERATION, "process": PROCESS}.items()
+    if column in _COLUMNS and column != "node"
 }
 
 
@@ -212,13 +201,11 @@ def span_of(row: Mapping[str, Any], resource: Any) -> Any:
 
     trace_id = int(row["trace_id"], 16)
     parent_id = row["parent_id"]
-    attributes = {
-        name: row[column]
-        for column, name in _AS_ATTRIBUTES.items()
-        if row[column] not in (None, [])
-    }
-    if row["group"] is not None and row["group"] >= 0:
-        attributes |= {"rose.group": row["group"], "rose.groups": row["groups"]}
+    attributes: dict[str, Any] = {}
+    for column, name in _AS_ATTRIBUTES.items():
+        value = row[column]
+        if value is not None and value != [] and value != USUAL.get(column):
+            attributes[name] = value
     attributes |= {f"rose.{key}": value for key, value in row["attributes"] or ()}
     failed = row["status"] == "error"
     return ReadableSpan(
