@@ -12,12 +12,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rose_opt.cli.refusal import Format, refusing
+from rose_opt.cli.refusal import Format, refusing, tell_losses
 from rose_opt.facts import Facts, FactsError, FactsSettings, LowActivityWindow, build_facts
+from rose_opt.facts.corun import COARSE_BELOW
 from rose_opt.facts.windows import MIN_WINDOW_FRACTION, MIN_WINDOW_NS
 from rose_trace.parquet import TraceError
 
+SHOWN_CAUSES = 5  # ours
 SHOWN_RUNS = 5  # ours
+MIXED = "~"
+SEPARATED = "*"
 PIPE_WIDTH = 200  # ours: what is read by programs and files is not folded
 
 
@@ -51,6 +55,7 @@ def windows(
     )
     with refusing(FactsError, TraceError):
         facts = build_facts(trace, settings)
+        tell_losses(trace)
     if format is Format.JSON:
         typer.echo(json.dumps(_data(facts), indent=2))
     else:
@@ -68,7 +73,8 @@ def _data(facts: Facts) -> dict[str, Any]:
 
 
 def _print(facts: Facts) -> None:
-    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    console = Console(soft_wrap=True, width=width, markup=False, highlight=False)
     iteration, activity = facts.iteration, facts.activity
     console.print(
         f"iteration {_ms(iteration.iteration_ns)} ms, of which {_ms(iteration.glue_ns)} ms glue "
@@ -83,7 +89,17 @@ def _print(facts: Facts) -> None:
         f"activity: {activity.meaning}, from {activity.source} on {', '.join(activity.devices)} "
         f"every {_ms(activity.resolution_ns)} ms{' (estimate)' if activity.estimate else ''}"
     )
-    heads = ("rank", "node", "ms/iteration", "calls", "ms/call", "activity", "idle ms", "note")
+    heads = (
+        "rank",
+        "node",
+        "ms/iteration",
+        "calls",
+        "ms/call",
+        "activity",
+        "idle ms",
+        "cause",
+        "note",
+    )
     table = Table(*heads, box=None, pad_edge=False)
     table.columns[1].overflow = "fold"  # a path is worth nothing without its end
     for column in table.columns[2:7]:
@@ -92,12 +108,34 @@ def _print(facts: Facts) -> None:
     for window in facts.windows:
         table.add_row(*_row(window))
     console.print(table)
-    _print_samples(console, facts)
-    if any(not window.resolved and window.sm_activity is not None for window in facts.windows):
+    marks = {_mark(window) for window in facts.windows if window.sm_activity is not None}
+    if MIXED in marks:
         console.print(
-            "~ calls are shorter than the source resolves: their activity is mixed with that of "
+            f"{MIXED} calls are shorter than the source resolves: their activity is mixed with that of "
             "their neighbours."
         )
+    if SEPARATED in marks:
+        console.print(
+            f"{SEPARATED} calls last less than {COARSE_BELOW:.0f} samples: their activity is separated "
+            "from that of their neighbours by regression on what ran together."
+        )
+    _print_causes(console, facts)
+    _print_samples(console, facts)
+
+
+def _print_causes(console: Console, facts: Facts) -> None:
+    """Why the largest windows are there, in numbers, and what helps."""
+    largest = sorted(
+        (window for window in facts.windows if window.cause is not None),
+        key=lambda window: (window.rank is None, window.rank or 0, -window.score, window.target),
+    )[:SHOWN_CAUSES]
+    if largest:
+        console.print("why, and what helps")
+    for window in largest:
+        if window.cause is not None:
+            console.print(f"  {window.target}")
+            console.print(f"    {window.cause.kind}: {window.cause.text}")
+            console.print(f"    -> {window.cause.advice}")
 
 
 def _print_samples(console: Console, facts: Facts) -> None:
@@ -106,7 +144,9 @@ def _print_samples(console: Console, facts: Facts) -> None:
         return
     start = min(window.start_ns for window in facts.sample_windows)
     console.print(f"longest runs of samples below 50%, of {len(facts.sample_windows)}")
-    table = Table("device", "at ms", "ms", "activity", "mostly in", box=None, pad_edge=False)
+    table = Table(
+        "device", "at ms", "ms", "activity", "mostly in", "host waits", box=None, pad_edge=False
+    )
     table.columns[4].overflow = "fold"
     for window in sorted(facts.sample_windows, key=lambda w: w.start_ns - w.end_ns)[:SHOWN_RUNS]:
         table.add_row(
@@ -115,6 +155,7 @@ def _print_samples(console: Console, facts: Facts) -> None:
             _ms(window.end_ns - window.start_ns),
             f"{window.activity:.0%}",
             window.target or "(no recorded node)",
+            f"{_ms(window.call_ns)} ms in {window.call}" if window.call else "",
         )
     console.print(table)
 
@@ -127,11 +168,18 @@ def _row(window: LowActivityWindow) -> tuple[str, ...]:
         _ms(window.total_ns),
         f"{window.calls:g}",
         _ms(window.mean_ns),
-        f"{'' if window.resolved else '~'}{window.sm_activity:.0%}" if known else "-",
+        f"{_mark(window)}{window.sm_activity:.0%}" if known else "-",
         _ms(window.score) if known else "-",
+        "" if window.cause is None else window.cause.kind.value,
         (window.refused or ("below 50%" if window.tier == 0 else "below 80%"))
         + (", estimated" if window.estimated else ""),
     )
+
+
+def _mark(window: LowActivityWindow) -> str:
+    if window.separated:
+        return SEPARATED
+    return "" if window.resolved else MIXED
 
 
 def _ms(nanoseconds: float) -> str:

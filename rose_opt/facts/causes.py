@@ -142,9 +142,10 @@ def _kind(seen: WindowEvidence) -> CauseKind:
         gaps, unfilled = 1.0 - seen.busy, seen.busy - seen.filled
         if unfilled > gaps:
             return CauseKind.SMALL_GRID
-    elif not (seen.on_cpu or seen.host_waits or seen.sync_share >= SYNC_FROM):
-        if seen.sm_activity >= IDLE_BELOW:
-            return CauseKind.UNKNOWN  # something runs, and only kernels would tell what
+    elif seen.sm_activity >= IDLE_BELOW and not (
+        seen.on_cpu or seen.host_waits or seen.sync_share >= SYNC_FROM
+    ):
+        return CauseKind.UNKNOWN  # something runs, and only kernels would tell what
     return _why_nothing_is_launched(seen)
 
 
@@ -175,7 +176,7 @@ def _text(kind: CauseKind, seen: WindowEvidence) -> str:
             return f"{_kernels(seen)}; kernels run {_percent(seen.busy)} of the time"
         case CauseKind.WAITING_ON_SYNC:
             calls = (seen.sync_calls or 0) / max(seen.calls, 1)
-            return f"{seen.sync_name} takes {_percent(seen.sync_share)} of it ({calls:.3g} waits a call)"
+            return f"{seen.sync_name} takes {_percent(seen.sync_share)} of it ({_count(calls)} waits a call)"
         case CauseKind.WAITING_ON_NODE:
             return f"{host} while '{seen.other}' runs {_percent(seen.other_share)} of the time"
         case CauseKind.HOST_BOUND if seen.on_cpu:
@@ -227,7 +228,7 @@ def _kernels(seen: WindowEvidence) -> str:
     mean_us = (seen.kernel_ns or 0) / seen.kernels / 1e3
     every_us = (seen.interval_ns or 0.0) / 1e3
     count = seen.kernels / max(seen.calls, 1)
-    return f"{count:.3g} kernels a call of {mean_us:.1f} us, one every {every_us:.1f} us"
+    return f"{_count(count)} kernels a call of {mean_us:.1f} us, one every {every_us:.1f} us"
 
 
 def _blocks(seen: WindowEvidence) -> str:
@@ -240,6 +241,10 @@ def _host(seen: WindowEvidence) -> str:
         return ""
     threads = f" with {seen.threads} threads allowed" if seen.threads is not None else ""
     return f"{seen.cores_used:.1f} CPU cores busy{threads}"
+
+
+def _count(mean: float) -> str:
+    return f"{mean:,.0f}" if mean >= 10 else f"{mean:.3g}"
 
 
 def _percent(share: float | None) -> str:

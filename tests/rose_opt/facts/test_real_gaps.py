@@ -102,7 +102,8 @@ def read_kineto(file: Path) -> Raw:
         if event["cat"] == "cuda_runtime":
             raw.calls[event["name"]].append(span)
         else:
-            blocks = int(np.prod(event["args"]["grid"]))
+            x, y, z = (int(size) for size in event["args"]["grid"])
+            blocks = x * y * z
             raw.kernels[f"cuda:{event['args']['device']}"].append((*span, blocks))
     return raw
 
