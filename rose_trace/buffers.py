@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from rose_trace.device_time import DeviceClock
 from rose_trace.invocation import Invocation
 
 FLUSH_SECONDS = 0.25  # ours: what a kill can lose
@@ -62,9 +63,10 @@ class ThreadBuffer:
         self.threads = 0
         self.looked_ns = 0
 
-    def take(self, most: int) -> list[Invocation]:
-        """Remove up to `most` of the oldest rows; safe beside an appending thread."""
-        taken = self.rows[:most]
+    def take(self, ready: Callable[[list[Invocation]], int]) -> list[Invocation]:
+        """Remove as many of the oldest rows as are `ready`; safe beside an appending thread."""
+        taken = self.rows[:CHUNK_ROWS]
+        del taken[ready(taken) :]
         del self.rows[: len(taken)]
         return taken
 
@@ -75,14 +77,18 @@ class Buffers:
     Args:
         part: Where rows go.
         failed: Called with an exception that writing raised, and the rows lost by it.
+        device: Tells when device work was done.
 
     Attributes:
         local: Holds the calling thread's buffer as ``local.buffer``, once `mine` has made it.
         others: Called at every flush: sources of rows with buffers of their own.
     """
 
-    def __init__(self, part: Part, failed: Callable[[Exception, int], None]) -> None:
+    def __init__(
+        self, part: Part, failed: Callable[[Exception, int], None], device: DeviceClock
+    ) -> None:
         self._part = part
+        self._device = device
         self._failed = failed
         self.local = threading.local()
         self.others: list[Callable[[], None]] = []
@@ -113,7 +119,7 @@ class Buffers:
     def filled(self, buffer: ThreadBuffer) -> None:
         """Called by a thread whose buffer has reached `FLUSH_ROWS`: wake the flusher, or wait."""
         if len(buffer.rows) >= LIMIT_ROWS or self._closed:
-            self._empty(buffer)
+            self._empty(buffer, final=True)
         elif not self._urgent:
             with self._wake:
                 self._urgent = True
@@ -123,12 +129,17 @@ class Buffers:
         """Append one sample of activity."""
         self._samples.append(sample)
 
-    def flush(self) -> None:
-        """Carry everything finished so far to the part."""
+    def flush(self, final: bool = False) -> None:
+        """Carry everything finished so far to the part.
+
+        Args:
+            final: Whether to wait for device work that goes on.
+        """
+        self._device.tend()
         with self._wake:
             buffers = list(self._buffers)
         for buffer in buffers:
-            self._empty(buffer)
+            self._empty(buffer, final)
             # Alive first: a thread may add its last row and end between the two questions.
             if not buffer.owner.is_alive() and not buffer.rows:
                 with self._wake, contextlib.suppress(ValueError):  # two threads may flush at once
@@ -147,7 +158,7 @@ class Buffers:
             self._wake.notify()
         if self._flusher is not None and self._flusher is not threading.current_thread():
             self._flusher.join()
-        self.flush()
+        self.flush(final=True)
 
     def _run(self) -> None:
         while not self._closed:
@@ -156,12 +167,12 @@ class Buffers:
                 self._urgent = False
             self.flush()
 
-    def _empty(self, buffer: ThreadBuffer) -> None:
+    def _empty(self, buffer: ThreadBuffer, final: bool) -> None:
         # The rows at hand now, not those that keep coming: a busy thread must not hold the flusher.
         left = len(buffer.rows)
         while left > 0:
             with self._writing:
-                rows = buffer.take(min(CHUNK_ROWS, left))
+                rows = buffer.take(lambda rows: self._device.settle(rows, final))
                 if not rows:
                     return
                 left -= len(rows)

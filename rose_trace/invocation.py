@@ -17,6 +17,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
 from rose_trace.dataref import NO_VALUES, Tokens
+from rose_trace.device_time import Mark
 from rose_trace.frames import Frame
 from rose_trace.otel import SAMPLED
 
@@ -116,6 +117,9 @@ class Invocation(Frame, NonRecordingSpan):
         count: Iterations of a loop; ``None`` otherwise.
         start_ns: Start [Unix ns].
         end_ns: End [Unix ns].
+        mark: Event behind its device work, until the work is done.
+        device_end_ns: End of its device work [Unix ns]; ``None`` without any.
+        stream: Stream of that work.
         cpu_ns: CPU time of the process when it started, then between start and end [ns];
             ``None`` where unknown.
         threads: Intra-op threads; 0 where unknown.
@@ -145,6 +149,9 @@ class Invocation(Frame, NonRecordingSpan):
     context_token: Token[Context] | None = None
     start_ns: int = 0
     end_ns: int = 0
+    mark: Mark | None = None
+    device_end_ns: int | None = None
+    stream: int | None = None
     cpu_ns: int | None = 0
     threads: int = 0
 

@@ -24,12 +24,14 @@ from rose_trace import hooks, otel
 from rose_trace.buffers import FLUSH_ROWS, Buffers, Part, ThreadBuffer
 from rose_trace.component import Instance, construct_natively
 from rose_trace.dataref import NONE, describe_inputs, describe_result
+from rose_trace.device_time import DeviceClock, cuda_index
 from rose_trace.frames import Frame, current
 from rose_trace.generators import State, capture, changed
 from rose_trace.invocation import Execution, Invocation, Site, declaration_json, execution
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
 from rose_trace.otel import SPAN_KEY
+from rose_trace.pytree import class_of
 from rose_trace.record import ChildSettings
 from rose_trace.suspended import drive
 
@@ -59,7 +61,8 @@ class Recorder:
     def __init__(
         self, part: Part, settings: ChildSettings, trace_id: int = 0, parent_id: int = 0
     ) -> None:
-        self.buffers = Buffers(part, self._lost)
+        self._device = DeviceClock()
+        self.buffers = Buffers(part, self._lost, self._device)
         self._local = self.buffers.local
         self._settings = settings
         self.lost_rows = 0
@@ -265,6 +268,8 @@ class Recorder:
                 inv.outputs, inv.output_refs = describe_result(result, claim)
                 if site.kind == "loop":
                     inv.carry = describe_result(result[0], claim)[0]
+            if self._device.active:
+                inv.mark = self._device.mark(inv.start_ns, now, _device_of(inv))
             rows = buffer.rows
             rows.append(inv)
             if len(rows) >= FLUSH_ROWS:
@@ -302,7 +307,8 @@ class Recorder:
 
     def after_fork(self, part: Part) -> None:
         """Go on in a forked child: own ids, own buffers, no lock that another thread held."""
-        self.buffers = Buffers(part, self._lost)
+        self._device.after_fork()
+        self.buffers = Buffers(part, self._lost, self._device)
         self._local = self.buffers.local
         self._ids = otel.Ids()
         self._span_id = self._ids.span_bits
@@ -405,6 +411,11 @@ _GLUE = json.dumps(
     },
     separators=(",", ":"),
 )
+
+
+def _device_of(inv: Invocation) -> int:
+    """Index of the first CUDA device among the values of an invocation; -1 without any."""
+    return cuda_index(x for x in (*inv.inputs, *inv.outputs) if class_of(x) is str)
 
 
 def _read_threads(buffer: ThreadBuffer, now: int) -> None:
