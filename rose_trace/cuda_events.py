@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Hashable
 from typing import Any, Protocol
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: the thread has not used CUDA yet
 
 
 class Event(Protocol):
@@ -62,8 +63,8 @@ class Cuda(Protocol):
         """Make a device the calling thread's: queries elsewhere would make a context there."""
         ...
 
-    def relaxed(self) -> contextlib.AbstractContextManager[None]:
-        """Let the calling thread query events while another thread captures a graph.
+    def relaxed(self, device: int) -> contextlib.AbstractContextManager[None]:
+        """Let the calling thread query events of a device while another thread captures a graph.
 
         Without it, any query while a capture in CUDA's default mode goes on would break that capture.
         """
@@ -84,7 +85,8 @@ class TorchCuda:
         self._cuda: Any = torch.cuda
         self._raw: Callable[[int], tuple[int, int, int]] = torch._C._cuda_getCurrentStream  # noqa: SLF001 - what current_stream calls
         self._streams: dict[tuple[int, int, int], Any] = {}
-        self._exchange: Any = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self._driver: Any = ctypes.CDLL("libcuda.so.1")
         self.capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         self.current_device: Callable[[], int] = torch.cuda.current_device
 
@@ -111,21 +113,42 @@ class TorchCuda:
         return self._cuda.device(device)
 
     @contextlib.contextmanager
-    def relaxed(self) -> Generator[None]:
-        """Let the calling thread query events while another thread captures a graph."""
+    def relaxed(self, device: int) -> Generator[None]:
+        """Let the calling thread query events while another thread captures a graph.
+
+        A thread that has not used CUDA may have to borrow the device's context for that time: it must
+        not keep one, because that would choose the device that the program's own code uses there.
+        """
         mode = ctypes.c_int(RELAXED)
-        self._swap(mode)
+        exchange = self._driver.cuThreadExchangeStreamCaptureMode
+        status = exchange(ctypes.byref(mode))
+        borrowed = status == INVALID_CONTEXT
+        if borrowed:
+            self._borrow(device)
+            status = exchange(ctypes.byref(mode))
         try:
+            _require("cuThreadExchangeStreamCaptureMode", status)
             yield
         finally:
-            self._swap(mode)
+            if not status:
+                exchange(ctypes.byref(mode))
+            if borrowed:
+                self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
-    def _swap(self, mode: ctypes.c_int) -> None:
-        status = self._exchange(ctypes.byref(mode))
-        if status:
-            raise RuntimeError(
-                f"Capture mode of a thread: expected to set it, got CUDA error {status}. Device times stop."
-            )
+    def _borrow(self, device: int) -> None:
+        context = self._contexts.get(device)
+        if context is None:
+            handle, context = ctypes.c_int(), ctypes.c_void_p()
+            _require("cuDeviceGet", self._driver.cuDeviceGet(ctypes.byref(handle), device))
+            retain = self._driver.cuDevicePrimaryCtxRetain
+            _require("cuDevicePrimaryCtxRetain", retain(ctypes.byref(context), handle))
+            self._contexts[device] = context
+        _require("cuCtxPushCurrent", self._driver.cuCtxPushCurrent_v2(context))
+
+
+def _require(call: str, status: int) -> None:
+    if status:
+        raise RuntimeError(f"{call}: expected success, got CUDA error {status}. Check the driver.")
 
 
 def initialised() -> Cuda | None:

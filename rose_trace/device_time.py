@@ -186,7 +186,7 @@ class DeviceClock:
                 ]
                 self._waiting.clear()
                 if due:
-                    with cuda.relaxed():
+                    with cuda.relaxed(due[0]):
                         for device in due:
                             anchors.renew(device)
             except Exception as error:
@@ -202,15 +202,13 @@ class DeviceClock:
         Returns:
             How many rows from the start are settled.
         """
-        for row in rows:
-            if row.mark is not None:
-                break
-        else:
+        device = next((row.mark.device for row in rows if row.mark is not None), -1)
+        if device < 0:
             return len(rows)
         with self._lock:
             cuda = self._cuda
             try:
-                with contextlib.nullcontext() if cuda is None else cuda.relaxed():
+                with contextlib.nullcontext() if cuda is None else cuda.relaxed(device):
                     return self._settle(rows, final)
             except Exception as error:
                 self._problem(error)

@@ -99,6 +99,25 @@ def test_a_mark_is_cheap(clock: DeviceClock) -> None:
     assert median < 15_000
 
 
+def test_a_thread_that_never_used_cuda_settles_and_stays_so(clock: DeviceClock) -> None:
+    start_ns = time.time_ns()
+    busy(5)
+    row = Row(clock.mark(start_ns, time.time_ns(), 0))
+    torch.cuda.synchronize()
+    found: list[int] = []
+
+    def flush() -> None:
+        clock.tend()
+        found.append(clock.settle([row]))
+        found.append(torch.cuda.current_device())
+
+    flusher = threading.Thread(target=flush)
+    flusher.start()
+    flusher.join()
+    assert found == [1, 0]
+    assert row.device_end_ns is not None
+
+
 def test_only_work_of_its_own_counts(clock: DeviceClock) -> None:
     rows: list[Row] = []
     start_ns = time.time_ns()
@@ -149,7 +168,7 @@ def test_a_capture_survives_the_flusher(clock: DeviceClock) -> None:
             anchors, api = clock._anchors, clock._cuda
             assert anchors is not None
             assert api is not None
-            with api.relaxed():
+            with api.relaxed(0):
                 anchors.renew(0)
         except BaseException as error:
             problems.append(error)

@@ -76,7 +76,7 @@ class Gpu:
         self.device = before
 
     @contextlib.contextmanager
-    def relaxed(self) -> Generator[None]:
+    def relaxed(self, device: int) -> Generator[None]:
         before, self.is_relaxed = self.is_relaxed, True
         yield
         self.is_relaxed = before
