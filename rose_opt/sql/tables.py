@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -48,6 +47,18 @@ _PROBES = (
     "NULL::INTEGER[] AS iteration WHERE false)"
 )
 _EMPTY = {"activity": _SAMPLES, "probes": _PROBES}
+
+
+_TIMED = (
+    "count",
+    "total_ns",
+    "mean_ns",
+    "median_ns",
+    "self_ns",
+    "cpu_ns",
+    "cores_used",
+    "threads",
+)
 
 
 class Tables:
@@ -182,7 +193,7 @@ class _Hierarchy:
                     [access.state for access in node.accesses.accesses if access.mode.value == mode]
                     for mode in ("read", "update", "refresh")
                 ]
-                values = list(asdict(timing).values())[1:]
+                values = [getattr(timing, name) for name in _TIMED]
                 leaf = node.kind == "exec" and node.path not in below
                 named = (node.path, node.name, node.kind, leaf, node.parent, node.key)
                 rows.append((*named, node.accesses.opaque, *states, *values))

@@ -18,13 +18,19 @@ access AS (
     JOIN invocations i USING (span_id)
     WHERE i.leaf
 ),
+write AS (
+    FROM access WHERE access <> 'read'
+),
 pair AS (
-    SELECT DISTINCT a.span_id, b.span_id AS depends_on, a.state,
-        CASE WHEN b.access = 'read' THEN 'war' WHEN a.access = 'refresh' THEN 'waw' ELSE 'raw' END AS kind
+    SELECT a.span_id, w.span_id AS depends_on, a.state, CASE a.access WHEN 'refresh' THEN 'waw' ELSE 'raw' END AS kind
     FROM access a
-    JOIN access b ON b.rank = a.rank AND b.state = a.state AND b.version_after = a.version
-        AND (a.access <> 'read' OR b.access <> 'read') AND b.seq < a.seq
-        AND coalesce(b.row_start < a.row_stop AND a.row_start < b.row_stop, true)
+    JOIN write w ON w.rank = a.rank AND w.state = a.state AND w.version_after = a.version
+        AND w.seq < a.seq AND coalesce(w.row_start < a.row_stop AND a.row_start < w.row_stop, true)
+    UNION
+    SELECT w.span_id, r.span_id, w.state, 'war'
+    FROM write w
+    JOIN access r ON r.rank = w.rank AND r.state = w.state AND r.version = w.version
+        AND r.access = 'read' AND r.seq < w.seq AND coalesce(r.row_start < w.row_stop AND w.row_start < r.row_stop, true)
 )
 SELECT t.span_id, t.producer AS depends_on, 'data' AS kind, NULL::VARCHAR AS state, sum(t.nbytes)::BIGINT AS nbytes
 FROM taken t
