@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from rose_opt.measure.plan_key import plan_key
 from rose_opt.measure.protocols import IterationMeasurement, Measurer, TrialFailed
@@ -184,6 +184,55 @@ class GraphSearchResult:
                 steps.append(item.reference_ns - taken)
         total = sum(steps)
         return tuple(step / total for step in steps) if total > 0 else ()
+
+    def to_data(self) -> dict[str, Any]:
+        """Every trial as plain data for a log; plans by their transforms."""
+        return {
+            "plan": _texts(self.plan),
+            "native_ns": self.native_ns,
+            "iteration_ns": self.iteration_ns,
+            "iterations": self.iterations,
+            "local_trials": self.local_trials,
+            "gain_shares": list(self.gain_shares),
+            "rounds": [_round_data(item) for item in self.rounds],
+        }
+
+
+def _round_data(item: Round) -> dict[str, Any]:
+    return {
+        "number": item.number,
+        "reference_ns": item.reference_ns,
+        "reused": item.reused,
+        "accepted": item.accepted,
+        "reason": item.reason,
+        "targets": [
+            {
+                "target": target.target,
+                "comparison_graph": target.comparison_graph,
+                "baseline_ns": target.baseline_ns,
+                "trials": [
+                    {
+                        "alternative": trial.alternative.text,
+                        "local_ns": trial.local_ns,
+                        "gain_ns": trial.gain_ns,
+                        "failed": trial.failed,
+                    }
+                    for trial in target.trials
+                ],
+            }
+            for target in item.targets
+        ],
+        "validations": [
+            {
+                "alternatives": list(validation.composed.alternatives),
+                "by": validation.composed.by,
+                "estimated_ns": validation.composed.estimated_ns,
+                "iteration_ns": validation.iteration_ns,
+                "failed": validation.failed,
+            }
+            for validation in item.validations
+        ],
+    }
 
 
 class GraphSearch(Protocol):

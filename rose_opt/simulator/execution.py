@@ -9,15 +9,15 @@ Paper: §4.3.3 (Alg. 1 on predictions).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rose_opt.facts import Facts
-from rose_opt.measure import IterationMeasurement, TrialFailed
+from rose_opt.measure import IterationMeasurement, QuotaLevel, TrialFailed
 from rose_opt.phases import native_iteration_ns
 from rose_opt.plan import Plan, Resident, WorkerSpec
 from rose_opt.simulator.engine import DoesNotFit, Machine, Task, Timeline, simulate
+from rose_opt.simulator.overlap import mean_activity
 from rose_opt.simulator.program import Solo, solo_ns, unroll
 from rose_opt.simulator.rates import Rates, full_speed
 
@@ -88,55 +88,24 @@ class SimulatedExecution:
         return mean_activity(tasks, timeline, alone) if alone else {}
 
 
-def mean_activity(
-    tasks: Sequence[Task], timeline: Timeline, alone: Mapping[str, float]
-) -> dict[str, float]:
-    """Time-weighted activity of the device while tasks of each name run.
+@dataclass(frozen=True, slots=True)
+class SimulatedQuota:
+    """Implements `rose_opt.measure.QuotaMeasurer` for one worker of a plan.
 
-    Args:
-        tasks: The tasks.
-        timeline: When they ran.
-        alone: Activity of each by name while it runs alone [fraction]; 0 where absent.
-
-    Returns:
-        Activity by name [fraction]; what runs together adds up, to at most 1.
+    Attributes:
+        plan: The plan whose overlap is tuned.
+        comparison_graph: Node whose body is the short workload.
+        machine_at: The machine with the worker limited to a level: solo times and contention there.
     """
-    events = sorted(
-        [(start, 1, index) for index, start in enumerate(timeline.start_ns)]
-        + [(end, 0, index) for index, end in enumerate(timeline.end_ns)]
-    )
-    weighted: defaultdict[str, float] = defaultdict(float)
-    lasted: defaultdict[str, float] = defaultdict(float)
-    running: set[int] = set()
-    before = 0.0
-    for now, starts, index in events:
-        if now > before:
-            busy = min(sum(alone.get(tasks[i].name, 0.0) for i in running), 1.0)
-            for name in {tasks[i].name for i in running}:
-                weighted[name] += busy * (now - before)
-                lasted[name] += now - before
-        before = now
-        (running.add if starts else running.discard)(index)
-    return {name: weighted[name] / lasted[name] for name in lasted}
 
+    plan: Plan
+    comparison_graph: str
+    machine_at: Callable[[QuotaLevel], SimulatedExecution]
 
-def share_below(
-    tasks: Sequence[Task], timeline: Timeline, alone: Mapping[str, float], threshold: float = 0.5
-) -> float:
-    """Share of the makespan in which the device is less active than `threshold` [fraction].
+    def completion_ns(self, level: QuotaLevel) -> int:
+        """The short workload at a level; raises `TrialFailed` if it does not fit."""
+        return self.machine_at(level).local_ns(self.plan, self.comparison_graph)
 
-    Paper: Fig. 3, Fig. 12.
-    """
-    events = sorted(
-        [(start, 1, index) for index, start in enumerate(timeline.start_ns)]
-        + [(end, 0, index) for index, end in enumerate(timeline.end_ns)]
-    )
-    below, before = 0.0, 0.0
-    running: set[int] = set()
-    for now, starts, index in events:
-        busy = min(sum(alone.get(tasks[i].name, 0.0) for i in running), 1.0)
-        if busy < threshold:
-            below += now - before
-        before = now
-        (running.add if starts else running.discard)(index)
-    return below / timeline.makespan_ns if timeline.makespan_ns else 0.0
+    def iteration_ns(self, level: QuotaLevel) -> int:
+        """One iteration at a level; raises `TrialFailed` if it does not fit."""
+        return self.machine_at(level).iteration(self.plan).duration_ns

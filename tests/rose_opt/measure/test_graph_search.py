@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -171,6 +172,23 @@ def test_nothing_runs_twice() -> None:
     assert found.rounds[1].reference_ns == 80
     assert found.iterations == sum(line.startswith("iteration") for line in machine.log)
     assert found.local_trials == len(machine.log) - found.iterations
+
+
+def test_every_trial_is_in_the_log() -> None:
+    found, machine, _ = two_rounds(max_rounds=2)
+    log = json.loads(json.dumps(found.to_data()))
+    assert log["iteration_ns"] == 60
+    assert [r["accepted"] for r in log["rounds"]] == [0, 0]
+    trials = [t for r in log["rounds"] for v in r["targets"] for t in v["trials"]]
+    assert [(t["alternative"], t["local_ns"]) for t in trials] == [
+        ("a", 8),
+        ("b", 9),
+        ("c", 95),
+        ("b", 6),
+        ("c", 79),
+    ]
+    assert log["iterations"] + log["local_trials"] == len(machine.log)
+    assert log["rounds"][0]["validations"][0]["alternatives"] == ["a"]
 
 
 def test_the_budget_limits_targets_and_rounds() -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from rose_opt.facts import Facts, LowActivityWindow
-from rose_opt.measure import TrialFailed
+from rose_opt.measure import QuotaLevel, TrialFailed, expected_levels, search_quota
 from rose_opt.optimize import plan
 from rose_opt.settings import PlanSettings
-from rose_opt.simulator import Contention, Machine, Task, simulate
-from rose_opt.simulator.execution import SimulatedExecution, mean_activity, share_below
+from rose_opt.simulator import Contention, Machine
+from rose_opt.simulator.execution import SimulatedExecution, SimulatedQuota
 from rose_opt.simulator.program import Solo
 from rose_trace.records import NodePath
 from tests.rose_opt.programs import ACT, INTERACT, STEP, UPDATE, Took, measured, ppo
@@ -86,17 +86,6 @@ def test_what_does_not_fit_fails_the_trial() -> None:
     assert machine.local_ns(made, INTERACT) > 0
 
 
-def test_activity_adds_up_where_tasks_overlap() -> None:
-    tasks = [Task("P", ("p",), 2.0), Task("S", ("s",), 4.0), Task("T", ("p",), 4.0, (0, 1))]
-    timeline = simulate(tasks)
-    alone = {"P": 0.7, "S": 0.2, "T": 0.4}
-    assert mean_activity(tasks, timeline, alone) == pytest.approx(
-        {"P": 0.9, "S": (0.9 + 0.2) / 2, "T": 0.4}
-    )
-    assert share_below(tasks, timeline, alone) == pytest.approx(6 / 8)
-    assert mean_activity(tasks, timeline, {"P": 0.7, "S": 0.6})["P"] == 1.0
-
-
 def test_windows_of_the_trace_tell_the_activity() -> None:
     machine = balanced()
     window = LowActivityWindow(NodePath(STEP), 1, 1, 1.0, 0.25, 1.0, True, 0.0)
@@ -104,3 +93,26 @@ def test_windows_of_the_trace_tell_the_activity() -> None:
     made = plan(facts, PlanSettings(cores=8.0, transforms=""))
     assert machine.iteration(made).sm_activity == {}
     assert SimulatedExecution(facts).iteration(made).sm_activity[STEP] == pytest.approx(0.25)
+
+
+def test_a_quota_of_a_worker_is_found_on_a_plan() -> None:
+    """Learning beside the rollout floods the simulator; a limit on learning helps until it is late."""
+    facts = measured(
+        ppo(epochs=4, steps=8), {ACT: Took(5.0), STEP: Took(20.0), UPDATE: Took(100.0)}
+    )
+    rewire = "rewire{node=iteration/learn beside=iteration/rollout}"
+    made = plan(facts, PlanSettings(cores=8.0, transforms=rewire, dispatch_ns=0))
+    levels = expected_levels(32)
+
+    def machine_at(level: QuotaLevel) -> SimulatedExecution:
+        share = level.sms / 32
+        crowding = Contention({(STEP, UPDATE): 0.9 * share**3})
+        return SimulatedExecution(facts, crowding, solo=Solo(scale={UPDATE: 1 / share}))
+
+    machine = SimulatedQuota(made, "iteration", machine_at)
+    times = {level.k: machine.completion_ns(level) for level in levels}
+    found = search_quota(machine, levels, machine.iteration_ns(levels[-1]))
+    assert 1 < found.level.k < 16
+    assert times[found.level.k] == min(times.values())
+    assert found.iteration_ns is not None
+    assert found.iteration_ns < found.reference_iteration_ns
