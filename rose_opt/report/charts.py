@@ -66,13 +66,15 @@ def embed(charts: Sequence[Chart], palette: Palette, span_s: float) -> Embedded:
     x_range = models.Range1d(0, span_s, bounds=(0, span_s), min_interval=span_s * 1e-7, name="time")
     figures: list[list[Any]] = []
     complete: list[bool] = []
-    for chart in charts:
+    for number, chart in enumerate(charts):
         figure, exact = timeline_figure(chart.timeline, chart.title, palette, x_range, span_s)
         complete.append(exact)
         figures.append([figure])
         if chart.activity is not None:
             figures[-1].append(activity_figure(chart.activity, chart.activity_title, x_range))
         label_time(figures[-1][-1])
+        for renderer in (item for some in figures[-1] for item in some.renderers):
+            renderer.data_source.name = f"recording {number}"
     flat = [figure for some in figures for figure in some]
     script, divisions = components(flat)
     library: str = Resources(mode="inline", components=["bokeh"]).render_js()

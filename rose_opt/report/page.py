@@ -21,6 +21,7 @@ from rose_opt.report.sections import (
     plan_html,
     recordings_html,
     refusals_html,
+    sampling_note,
     windows_html,
 )
 from rose_opt.report.timeline import Timeline, node_colours, timeline
@@ -112,6 +113,7 @@ def _body(
         "the height of a band is its share of time, and zooming in takes it apart.</p>"
     )
     yield from filter(None, map(banner, recordings))
+    yield from filter(None, map(sampling_note, recordings))
     yield _numbers(recordings, samples, plan)
     yield _legend(palette)
     for recorded, shown, divisions, complete in zip(
@@ -187,4 +189,5 @@ def _legend(palette: Palette) -> str:
 
 
 def _seconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e9:.3f} s" if nanoseconds >= 1e8 else f"{nanoseconds / 1e6:.3f} ms"
+    """A duration in seconds or, below one, in milliseconds."""
+    return f"{nanoseconds / 1e9:.3f} s" if nanoseconds >= 1e9 else f"{nanoseconds / 1e6:.4g} ms"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import Any
 
 from rose_opt.explain import bits_text
 from rose_opt.facts import Facts, LowActivityWindow
@@ -50,6 +49,18 @@ def banner(recorded: Recorded) -> str:
     )
 
 
+def sampling_note(recorded: Recorded) -> str:
+    """What a sampled recording leaves out of its timeline; empty where nothing is left out."""
+    sampling = recorded.facts.sampling
+    if sampling is None:
+        return ""
+    return (
+        f'<p class="banner">{escape(recorded.name)} holds {sampling.recorded:,} of '
+        f"{sampling.invocations:,} invocations: the first and last {sampling.steps} iterations of "
+        "inner loops. The timeline is empty between them; the tables estimate all.</p>"
+    )
+
+
 def windows_html(recorded: Recorded) -> str:
     """Nodes during which the device is mostly idle, and the longest stretches of low samples."""
     facts = recorded.facts
@@ -78,11 +89,8 @@ def windows_html(recorded: Recorded) -> str:
 
 def cause_text(window: LowActivityWindow) -> str:
     """Why a window is there and what cures it, as far as the facts say; empty where they do not."""
-    cause: Any = getattr(window, "cause", None)
-    if cause is None:
-        return ""
-    words = (getattr(cause, name, "") for name in ("kind", "text", "advice"))
-    return ". ".join(str(word).rstrip(".") for word in words if word)
+    cause = window.cause
+    return "" if cause is None else f"{cause.kind}: {cause.text.rstrip('.')}. {cause.advice}"
 
 
 def plan_html(plan: Plan, facts: Facts, after: Recorded | None) -> str:
@@ -162,6 +170,7 @@ def _recording(recorded: Recorded) -> Iterator[tuple[str, str]]:
     yield "iterations [s]", f"{', '.join(times[:20])}{more}{first}"
     yield "iteration drawn", f"number {recorded.shown.index} of {len(times)}, counted from 0"
     yield "invocations", f"{info.rows.get('spans', 0):,} recorded, {len(recorded.spans):,} drawn"
+    yield "times", "measured" if facts.sampling is None else str(facts.sampling)
     lost = sum(process.lost for process in info.processes)
     failures = [f"{p.process}: {p.failure}" for p in info.processes if p.failure]
     yield "lost rows", "; ".join([str(lost), *failures])
