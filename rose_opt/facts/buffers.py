@@ -42,8 +42,9 @@ def with_buffers(store: Store, nodes: Sequence[GraphNode]) -> tuple[GraphNode, .
     Returns:
         The same nodes; those that touch a shared storage have more accesses.
     """
+    (twice,) = store.run("handed_twice")
     extra: dict[int, list[Access]] = {}
-    for producers, consumers in _groups(store.run("buffers")):
+    for producers, consumers in _groups(store.run("buffers") if twice["found"] else ()):
         writers = _leaves(nodes, producers)
         readers = [index for index in _leaves(nodes, consumers) if index not in writers]
         if not writers:

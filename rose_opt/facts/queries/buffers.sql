@@ -7,6 +7,7 @@ FROM (
     FROM read_parquet(getvariable('spans'))
     WHERE len(inputs) > 0
 ) t
+SEMI JOIN handed_twice h ON h.ref = t.i.ref
 JOIN span s USING (span_id);
 
 -- handed: what invocations hand out as their own result. Who was given it fills it only if somebody
@@ -19,6 +20,7 @@ WITH handed AS (
         FROM read_parquet(getvariable('spans'))
         WHERE len(outputs) > 0
     )
+    SEMI JOIN handed_twice h ON h.ref = o.ref
     GROUP BY span_id, start_ns, ref
 ),
 filled AS (
