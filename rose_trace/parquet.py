@@ -118,19 +118,22 @@ def producer() -> dict[str, str]:
     return found if torch is None else {**found, "torch": str(torch.__version__)}
 
 
-def read_metadata(path: str | Path) -> TraceInfo:
+def read_metadata(path: str | Path, table: str | None = None) -> TraceInfo:
     """What a trace file says about itself.
 
     Args:
         path: The spans file, or a table beside it.
+        table: Which table it must be: ``spans``, ``activity`` or ``probes``; by default any.
 
     Returns:
         Its metadata.
 
     Raises:
-        TraceError: If the file is missing, truncated, foreign or of another version.
+        TraceError: If the file is missing, truncated, foreign, of another version or another table.
     """
-    return _open(Path(path))[1]
+    file, info = _open(Path(path))
+    _check_columns(Path(path), file.schema_arrow, (table,) if table else tuple(TABLES))
+    return info
 
 
 def read_spans(path: str | Path) -> pyarrow.Table:
@@ -165,18 +168,33 @@ def read_table(table: str, path: str | Path) -> pyarrow.Table:
     file, _ = _open(where)
     expected = TABLES[table]
     found = file.schema_arrow
-    if found.names != expected.names:
-        missing = sorted(set(expected.names) - set(found.names))
-        raise TraceError(
-            f"{where}: expected the columns of a {table} table, got {'no ' + ', '.join(missing) if missing else 'others'}"
-            f". Pass the file that rose-trace wrote."
-        )
+    _check_columns(where, found, (table,))
     try:
         return file.read().cast(expected).replace_schema_metadata(found.metadata)
     except (OSError, pa.ArrowException) as error:
         raise TraceError(
-            f"{where}: expected a readable {table} table, got {error}. Record it again."
+            f"{where}: expected a readable {table} table, got {' '.join(str(error).split())}. Record it again."
         ) from error
+
+
+def _check_columns(path: Path, found: Any, tables: Sequence[str]) -> None:
+    """Refuse a file that has the columns of none of the tables.
+
+    Raises:
+        TraceError: With what is missing, or what is of another type.
+    """
+    if any(_plain(found).equals(_plain(TABLES[table])) for table in tables):
+        return
+    expected = _plain(TABLES[tables[0]])
+    missing = sorted(set(expected.names) - set(found.names))
+    other = [
+        f.name for f in expected if f.name not in missing and found.field(f.name).type != f.type
+    ]
+    got = f"no {', '.join(missing)}" if missing else f"others: {', '.join(other or found.names)}"
+    raise TraceError(
+        f"{path}: expected the columns of a {' or '.join(tables)} table, got {got}. Pass the file that rose-trace "
+        "wrote."
+    )
 
 
 def _plain(schema: Any) -> Any:

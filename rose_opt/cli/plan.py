@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rose_opt.cli.refusal import Format, refusing
+from rose_opt.cli.refusal import Format, refusing, tell_losses
 from rose_opt.explain import explain
 from rose_opt.facts import FactsError, FactsSettings, build_facts
 from rose_opt.optimize import plan as optimize
@@ -59,6 +59,7 @@ def plan(
         settings = PlanSettings(cores, max_groups, min_gain, bits, dispatch_ns, transforms)
         facts = build_facts(trace, FactsSettings(allow_incomplete=allow_incomplete))
         made = optimize(facts, settings)
+        tell_losses(trace)
     if output is not None:
         with refusing(OSError):
             made.save(output)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rose_opt.cli.refusal import refusing
+from rose_opt.cli.refusal import refusing, tell_losses
 from rose_opt.facts import FactsError
 from rose_opt.plan import Plan, PlanError
-from rose_opt.report import ReportError, read_recorded, report_html
 from rose_trace.parquet import TraceError
 
 
@@ -31,11 +30,15 @@ def report(
     ] = None,
 ) -> None:
     """Show timeline, activity, windows and plan on one page that needs no network."""
+    # Bokeh takes a second to load, which the other commands do without.
+    from rose_opt.report import ReportError, read_recorded, report_html
+
     with refusing(FactsError, TraceError, PlanError, ReportError):
         chosen = None if plan is None else Plan.load(plan)
         before = read_recorded(trace, iteration)
         after = None if planned is None else read_recorded(planned, iteration)
         page = report_html(before, after, chosen)
+        tell_losses(*filter(None, (trace, planned)))
     with refusing(OSError):
         output.write_text(page, encoding="utf-8")
     typer.echo(f"{output}: {len(page.encode()) / 1e6:.1f} MB, open it in a browser")

@@ -87,7 +87,7 @@ def sql(
         if request.query is None:
             _prompt(session, format, limit)
         else:
-            with refusing(QueryError, code=USAGE), refusing(FactsError):
+            with refusing(QueryError, code=USAGE), refusing(FactsError, TraceError):
                 _answer(session, request.query, format, limit)
 
 

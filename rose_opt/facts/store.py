@@ -7,6 +7,7 @@ orders them and sums only integers, so that the same trace always gives the same
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from duckdb import DuckDBPyConnection
 
-from rose_trace.parquet import beside
+from rose_trace.parquet import TraceError, beside, read_metadata
 
 
 class Store:
@@ -39,6 +40,7 @@ class Store:
             memory_limit: Memory above which DuckDB spills to the system's temporary folder, e.g. ``3GB``.
             connection: Connection to use instead of a database of its own.
         """
+        read_metadata(spans, "spans")
         self.spans = spans
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         if connection is None:
@@ -54,9 +56,16 @@ class Store:
         self.set(spans=str(spans))
 
     def beside(self, table: str) -> Path | None:
-        """The trace's companion file of another table, ``trace.activity.parquet``, where it exists."""
+        """The trace's companion file of another table, ``trace.activity.parquet``, where it exists.
+
+        Raises:
+            TraceError: If it is no such table.
+        """
         path = beside(self.spans, table)
-        return path if path.exists() else None
+        if not path.exists():
+            return None
+        read_metadata(path, table)
+        return path
 
     def set(self, **variables: Any) -> None:
         """Set variables that queries read with ``getvariable``."""
@@ -83,9 +92,10 @@ class Store:
 
     def execute(self, text: str) -> list[dict[str, Any]]:
         """Run all statements of a text and return the rows of the last, as `run` does."""
-        cursor = self._connection.execute(text)
-        names = [column[0] for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        with _readable(self.spans):
+            cursor = self._connection.execute(text)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def column(self, query: str, name: str) -> npt.NDArray[Any]:
         """One column without nulls of the rows of a query text, as an array of one entry per row."""
@@ -124,12 +134,42 @@ class Store:
 
 @contextlib.contextmanager
 def opened(spans: Path, memory_limit: str = "3GB") -> Generator[Store]:
-    """A store that is closed at the end of the block."""
+    """A store that is closed at the end of the block; what its files hold may turn out unreadable."""
     store = Store(spans, memory_limit)
     try:
-        yield store
+        with _readable(spans):
+            yield store
     finally:
         store.close()
+
+
+@contextlib.contextmanager
+def _readable(spans: Path) -> Generator[None]:
+    """Name the files where the database cannot read them; errors of a query itself stay as they are.
+
+    Raises:
+        TraceError: If what they hold is damaged.
+        Error: If a query is wrong.
+    """
+    try:
+        yield
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise _damaged(spans, error) from error
+    except duckdb.Error as error:
+        if isinstance(error, _WRONG_QUERY):
+            raise
+        raise _damaged(spans, error) from error
+
+
+_WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
+
+
+def _damaged(spans: Path, error: Exception) -> TraceError:
+    tables = [spans, *filter(Path.exists, (beside(spans, "activity"), beside(spans, "probes")))]
+    return TraceError(
+        f"{', '.join(map(str, tables))}: expected readable tables, got {' '.join(str(error).split())}. One of them "
+        "is damaged; record again."
+    )
 
 
 class QueryError(ValueError):

@@ -67,7 +67,7 @@ def decode(text: str, source: str) -> Plan:
 def _parse(text: str, source: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise PlanError(
             f"{source}: expected a JSON plan, got {error}. Make one with 'rose-opt plan'."
         ) from None

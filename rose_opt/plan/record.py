@@ -19,6 +19,8 @@ from rose_opt.plan.refusal import Refusal
 from rose_opt.plan.transformation import Transformation
 from rose_opt.plan.workers import Order, PhaseThreads, WorkerSpec
 
+MAX_BYTES = 1 << 28  # ours: a larger file is no plan
+
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
@@ -152,6 +154,12 @@ class Plan:
             PlanError: If the file is missing or no plan of this version.
         """
         try:
+            size_bytes = Path(path).stat().st_size
+            if size_bytes > MAX_BYTES:
+                raise PlanError(
+                    f"{path}: expected a plan file of at most {MAX_BYTES} bytes, got {size_bytes}. Pass what "
+                    "'rose-opt plan' wrote."
+                )
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(

@@ -50,7 +50,7 @@ def batches(
         yield from file.iter_batches(BATCH_ROWS, columns=list(columns) if columns else None)
     except (OSError, pa.ArrowException) as error:
         raise TraceError(
-            f"{where}: expected a readable {table} table, got {error}. Record it again."
+            f"{where}: expected a readable {table} table, got {' '.join(str(error).split())}. Record it again."
         ) from error
 
 
