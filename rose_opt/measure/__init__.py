@@ -3,19 +3,23 @@
 Free of solver and database, so that the executor can run them live.
 """
 
-from rose_opt.measure.graph_search import (
+from rose_opt.measure.graph_search import GraphSearch, GraphSearchSettings, search_graph
+from rose_opt.measure.graph_trials import (
     Alternative,
     AlternativeTrial,
     Composed,
-    GraphSearch,
     GraphSearchResult,
-    GraphSearchSettings,
     Round,
     TargetTrials,
     Validation,
-    search_graph,
 )
 from rose_opt.measure.levels import QuotaLevel, expected_levels, quota_levels
+from rose_opt.measure.pairs import (
+    OverlapPair,
+    branch_slack_ns,
+    most_promising,
+    predicted_gain_ns,
+)
 from rose_opt.measure.plan_key import plan_key
 from rose_opt.measure.protocols import (
     IterationMeasurement,
@@ -27,12 +31,8 @@ from rose_opt.measure.protocols import (
 )
 from rose_opt.measure.quota_search import (
     NoiseAware,
-    OverlapPair,
     QuotaSearchResult,
     QuotaTrial,
-    branch_slack_ns,
-    most_promising,
-    predicted_gain_ns,
     search_quota,
 )
 
