@@ -137,7 +137,8 @@ class Answers:
         waits = self.waits()
         mine = [r for r in self.leaves if self.root(r) is root]
         step: Row | None = max(mine, key=lambda r: (r["until"], self.leaves.index(r)))
-        until, steps = step["until"], []
+        until: int = step["until"]
+        steps: list[tuple[Row, int, int]] = []
         while step is not None:
             follows, _, _, available, _ = waits[step["span_id"]]
             begun = min(max(step["start_ns"], available), until)
