@@ -201,6 +201,7 @@ class Recorder:
             inv.cpu_ns = buffer.cpu_ns + now - buffer.read_ns
         if now - buffer.looked_ns > THREADS_READING_NS:
             _read_threads(buffer, now)
+            self._device.look()
         inv.threads = buffer.threads if planned is None else planned.threads or buffer.threads
         return inv
 
@@ -300,6 +301,15 @@ class Recorder:
             )
             if hooks.recorder() is self:
                 hooks.install_recorder(None)
+
+    def missing(self) -> str | None:
+        """What the rows that were written do not tell, and why; ``None`` where nothing is missing."""
+        if self.failure is None and self._device.unresolved:
+            return (
+                f"the device end of {self._device.unresolved} invocations could not be told "
+                f"({self._device.failure or 'the device was not done'})"
+            )
+        return self.failure
 
     def child_settings(self) -> ChildSettings:
         """What a worker process started here needs to join the trace, under the current invocation."""
