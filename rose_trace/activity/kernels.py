@@ -4,7 +4,7 @@ The profiler collects CUDA activity in windows. At the end of each, a process of
 records and estimates ``min(1, blocks of all running kernels / SMs)`` (`rose_trace.interop.kernel_activity`).
 
 Never chosen by ``auto``: it takes the process's only profiler, every launch is recorded, and exporting
-a window holds the interpreter (some 10 μs a kernel altogether; ``benchmarks/gpu_trace`` measures it).
+a window holds the interpreter (63 μs a kernel in all beside one H200; ``benchmarks/gpu_trace`` measures it).
 Use it where neither PM sampling nor GPM works, on programs with few launches.
 
 Does not handle: other processes' kernels; kernels that run across the end of a window; a program that
@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.02  # ours: how often to look whether the program has begun to 
 RECORD = struct.Struct("<iqqf")  # device, start and end [Unix ns], activity [fraction]
 
 ONLY_ASKED = (
-    "used only when asked for: it takes the process's profiler and costs some 10 us per kernel"
+    "used only when asked for: it takes the process's profiler and costs some 60 us per kernel"
 )
 """Why ``auto`` passes it over."""
 
