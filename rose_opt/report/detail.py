@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-MOST_BLOCKS = 60_000  # ours: of one level, which keeps a page of two traces below 6 MB
+MOST_BLOCKS = 80_000  # ours: invocations, which keeps a page of two traces below 6 MB
+MOST_BANDS = 40_000  # ours: of one merged level, for the same reason
 FEW_BLOCKS = 2_000  # ours: with so few, all of them are drawn at every zoom
 OVERVIEW_PIXELS = 1_300  # ours: width that the coarsest level is made for
 TINY_PIXELS = 2  # ours: what is narrower is drawn together with its neighbours
 BAND_PIXELS = 12  # ours: how much of a lane one band stands for
-ZOOM = 8  # ours: how much finer the next level is
+ZOOM = 4  # ours: how much finer the next level is
 HEIGHT = 0.88  # ours: of a block in its row
 
 
@@ -101,7 +102,7 @@ def levels(blocks: Blocks, span_s: float) -> Levels:
         return Levels((), blocks)
     found: list[Bands] = []
     resolution_s = TINY_PIXELS * span_s / OVERVIEW_PIXELS
-    most = MOST_BLOCKS if len(blocks) > MOST_BLOCKS else len(blocks) // 2
+    most = min(MOST_BANDS, len(blocks) // 2)
     while True:
         bands = merged(blocks, resolution_s)
         if found and (len(bands) > most or len(bands) <= len(found[-1])):

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose_opt.report.detail import FEW_BLOCKS, HEIGHT, MOST_BLOCKS, Blocks, levels, merged
+from rose_opt.report.detail import (
+    FEW_BLOCKS,
+    HEIGHT,
+    MOST_BANDS,
+    MOST_BLOCKS,
+    Blocks,
+    levels,
+    merged,
+)
 
 
 def blocks(*items: tuple[float, float, int, int]) -> Blocks:
@@ -115,5 +123,5 @@ def test_more_than_a_page_can_hold_is_never_in_it() -> None:
     many = blocks(*alternating(MOST_BLOCKS))
     found = levels(many, float(MOST_BLOCKS))
     assert found.exact is None
-    assert max(len(bands) for bands in found.bands) <= MOST_BLOCKS
+    assert max(len(bands) for bands in found.bands) <= MOST_BANDS
     assert all(bands.count.sum() == 2 * MOST_BLOCKS for bands in found.bands)
