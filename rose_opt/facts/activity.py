@@ -57,7 +57,8 @@ def load_activity(store: Store, source: str | None = None) -> Activity | None:
     """Load the samples of one source and say which device each process uses.
 
     Args:
-        store: Database with the hierarchy loaded; gets the tables ``sample`` and ``process_device``.
+        store: Database with the hierarchy loaded; gets the tables ``track``, ``measured`` (its view
+            ``sample`` is activity alone) and ``process_device``.
         source: Source to use; by default the best one recorded.
 
     Returns:

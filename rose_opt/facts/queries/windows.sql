@@ -6,7 +6,7 @@ WITH leaf AS (
     FROM span s
     JOIN target USING (path_id)
     JOIN process_device d USING (process_id)
-    JOIN (SELECT DISTINCT metric, device, track FROM measured) m USING (device)
+    JOIN track m USING (device)
     WHERE s.used
 ),
 opened AS (
