@@ -172,7 +172,11 @@ class Buffers:
         left = len(buffer.rows)
         while left > 0:
             with self._writing:
-                rows = buffer.take(lambda rows: self._device.settle(rows, final))
+                try:
+                    rows = buffer.take(lambda rows: self._device.settle(rows, final))
+                except Exception as error:  # the rows count more than their device times
+                    self._failed(error, 0)
+                    rows = buffer.take(len)
                 if not rows:
                     return
                 left -= len(rows)

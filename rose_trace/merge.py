@@ -188,6 +188,8 @@ def _alive(pid: int) -> bool:
 
 def _read_stream(stream: Path, schema: Any) -> Iterator[Any]:
     """Batches of a stream; ``None`` last where it is cut off, damaged or has other columns."""
+    if not stream.stat().st_size:  # its process recorded, and had not written yet
+        return
     try:
         reader = pa.ipc.open_stream(pa.memory_map(str(stream)))
         if not reader.schema.equals(schema):

@@ -154,19 +154,19 @@ def _readable(spans: Path) -> Generator[None]:
     try:
         yield
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise _damaged(spans, error) from error
+        raise TraceError(_damage(spans, error)) from error
     except duckdb.Error as error:
         if isinstance(error, _WRONG_QUERY):
             raise
-        raise _damaged(spans, error) from error
+        raise TraceError(_damage(spans, error)) from error
 
 
 _WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 
 
-def _damaged(spans: Path, error: Exception) -> TraceError:
+def _damage(spans: Path, error: Exception) -> str:
     tables = [spans, *filter(Path.exists, (beside(spans, "activity"), beside(spans, "probes")))]
-    return TraceError(
+    return (
         f"{', '.join(map(str, tables))}: expected readable tables, got {' '.join(str(error).split())}. One of them "
         "is damaged; record again."
     )
