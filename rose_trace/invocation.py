@@ -66,7 +66,7 @@ class Site:
         indices: Gives the index of an RL iteration; ``None`` for any other node.
         is_async: Whether its invocations are coroutines.
         brief: Whether the last invocation was too short to be worth a reading of CPU time.
-        steady: Whether none that was taken for brief turned out not to be.
+        probation: How many more short invocations it takes to be taken for brief.
         attributes: Attributes of all its rows.
         unwatched: How many more calls to watch for draws from process-wide generators.
     """
@@ -85,7 +85,7 @@ class Site:
     unwatched: int = WATCHED_CALLS
     is_async: bool = False
     brief: bool = False
-    steady: bool = True
+    probation: int = 0
 
 
 def declaration_json(node: ExecutionNode, instance: Instance | None) -> str:

@@ -40,6 +40,9 @@ __all__ = ["Execution", "Recorder", "execution"]
 log = logging.getLogger("rose_trace")
 
 CPU_READING_NS = 50_000  # ours: shorter than this is taken as one busy core, without a system call
+PROBATION_CALLS = (
+    256  # ours: short calls after which a node that once was not is taken for brief again
+)
 THREADS_READING_NS = 10_000_000  # ours
 
 _now, _cpu_time = time.time_ns, time.process_time_ns
@@ -247,9 +250,12 @@ class Recorder:
             duration = now - inv.start_ns
             if duration < CPU_READING_NS:
                 inv.cpu_ns = duration
-                site.brief = site.steady
+                if site.probation:
+                    site.probation -= 1
+                else:
+                    site.brief = True
             elif inv.cpu_ns is None:  # brief until now, so not read at its start: unknown
-                site.brief = site.steady = False
+                site.brief, site.probation = False, PROBATION_CALLS
             else:
                 buffer.cpu_ns = _cpu_time()
                 buffer.read_ns = now

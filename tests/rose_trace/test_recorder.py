@@ -371,7 +371,7 @@ def test_cpu_time_of_a_call_that_was_brief_until_now_is_unknown_once(recorded: R
     if brief[1]:  # unless the machine took its time
         assert cpu[1] == rows[1]["end_ns"] - rows[1]["start_ns"]
         assert cpu[2] is None
-    # Known ever after: a node is taken for brief only until it once was not.
+    # Known from then on: a node that once was not brief is on probation.
     assert all(known is not None for known in cpu[3:])
     assert cpu[3] < rows[3]["end_ns"] - rows[3]["start_ns"]
 
