@@ -106,7 +106,7 @@ def test_the_last_row_of_a_thread_that_ends_during_a_flush_is_carried() -> None:
 class BrokenClock(DeviceClock):
     """A clock of device work that fails."""
 
-    def settle(self, rows: Sequence[Any], final: bool) -> int:
+    def settle(self, rows: Sequence[Any], final: bool = False) -> int:
         raise ZeroDivisionError("inside the clock")
 
 
