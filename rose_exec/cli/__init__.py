@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from rose_exec.cli.check import check
+from rose_exec.cli.mps import mps
 from rose_exec.cli.run import run
 
 app = typer.Typer(
@@ -12,3 +13,4 @@ app = typer.Typer(
 )
 app.command()(check)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(run)
+app.add_typer(mps, name="mps")

@@ -8,23 +8,46 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rose_exec.quota.quota import QuotaError
+
 CONTROL = "nvidia-cuda-mps-control"
+PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+START_TIMEOUT_S = 30.0  # ours
 STOP_TIMEOUT_S = 20.0  # ours
+PID_FILE = f"{CONTROL}.pid"
 
 
-class MpsError(RuntimeError):
-    """The MPS daemon is missing, forbidden or dead."""
+class MpsError(QuotaError):
+    """The MPS daemon is missing, forbidden or dead, or a client of it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpsStatus:
+    """What a daemon says of itself.
+
+    Attributes:
+        running: Whether it answers.
+        servers: Process ids of its servers; none before the first client.
+        clients: Process ids of their clients.
+        detail: Why it does not answer.
+    """
+
+    running: bool
+    servers: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MpsDaemon:
-    """A running daemon.
+    """A daemon, running or not.
 
     Attributes:
         pipe: Its pipe directory: what its clients are told.
@@ -34,14 +57,27 @@ class MpsDaemon:
     pipe: Path
     log: Path
 
+    @classmethod
+    def at(cls, directory: Path) -> MpsDaemon:
+        """The daemon of a directory."""
+        return cls(directory / "pipe", directory / "log")
+
     def environment(self, percent: int | None = None) -> dict[str, str]:
-        """Environment of a client; `percent` limits the SMs that it may use [%]."""
+        """Environment of a client; `percent` limits the SMs that it may use [%, 1..100].
+
+        Raises:
+            ValueError: If `percent` is out of range.
+        """
+        if percent is not None and not 1 <= percent <= 100:
+            raise ValueError(
+                f"MpsDaemon.environment: expected a percent in 1..100, got {percent}. Pass a whole percent."
+            )
         told = {
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log),
         }
         if percent is not None:
-            told["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percent)
+            told[PERCENTAGE] = str(percent)
         return told
 
     def ask(self, command: str) -> str:
@@ -66,6 +102,68 @@ class MpsDaemon:
             ) from error
         return done.stdout.strip()
 
+    def start(self) -> None:
+        """Start it in its directories.
+
+        Raises:
+            MpsError: If there is no MPS here, it may not be started, or it runs already.
+        """
+        if shutil.which(CONTROL) is None:
+            raise MpsError(
+                f"MPS: expected {CONTROL} on the PATH, got none. Install the NVIDIA driver's tools."
+            )
+        if self.status().running:
+            raise MpsError(
+                f"MPS: expected no daemon in {self.pipe}, got a running one. Use it, or stop it first."
+            )
+        for directory in (self.pipe, self.log):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            started = subprocess.run(
+                [CONTROL, "-d"],
+                env=os.environ | self.environment(),
+                capture_output=True,
+                text=True,
+                timeout=START_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MpsError(
+                f"MPS: expected a daemon within {START_TIMEOUT_S:.0f} s, got none. Its log is in {self.log}."
+            ) from error
+        if started.returncode:
+            raise MpsError(
+                f"MPS: expected a daemon, got: {started.stderr.strip() or started.stdout.strip()}. "
+                "Another user's daemon, or the compute mode, may forbid it."
+            )
+
+    def status(self) -> MpsStatus:
+        """Ask whether it runs, and for whom."""
+        try:
+            servers = _numbers(self.ask("get_server_list"))
+            clients = [pid for server in servers for pid in self._clients(server)]
+        except MpsError as error:
+            return MpsStatus(False, detail=str(error))
+        return MpsStatus(True, tuple(servers), tuple(clients))
+
+    def _clients(self, server: int) -> list[int]:
+        return _numbers(self.ask(f"get_client_list {server}"))
+
+    def stop(self) -> None:
+        """Stop it; one that does not answer is ended by its process id. Stopping twice does nothing."""
+        with contextlib.suppress(MpsError):
+            self.ask("quit")
+            return
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((self.pipe / PID_FILE).read_text())
+            name = Path(f"/proc/{pid}/comm").read_text()
+            if name.startswith("nvidia-cuda-mps"):  # its number may have been given to another
+                os.kill(pid, signal.SIGTERM)
+
+
+def _numbers(answer: str) -> list[int]:
+    return [int(word) for word in answer.split() if word.isdigit()]
+
 
 @contextlib.contextmanager
 def daemon() -> Generator[MpsDaemon]:
@@ -77,28 +175,10 @@ def daemon() -> Generator[MpsDaemon]:
     Raises:
         MpsError: If there is no MPS here, or it may not be started.
     """
-    if shutil.which(CONTROL) is None:
-        raise MpsError(
-            f"MPS: expected {CONTROL} on the PATH, got none. Install the NVIDIA driver's tools."
-        )
-    with tempfile.TemporaryDirectory(prefix="rose-mps-") as directory:
-        running = MpsDaemon(Path(directory) / "pipe", Path(directory) / "log")
-        running.pipe.mkdir()
-        running.log.mkdir()
-        started = subprocess.run(
-            [CONTROL, "-d"],
-            env=os.environ | running.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if started.returncode:
-            raise MpsError(
-                f"MPS: expected a daemon, got: {started.stderr.strip() or started.stdout.strip()}. "
-                "Another user's daemon, or the compute mode, may forbid it."
-            )
+    with tempfile.TemporaryDirectory(prefix="rose-mps-", ignore_cleanup_errors=True) as directory:
+        running = MpsDaemon.at(Path(directory))
         try:
+            running.start()
             yield running
         finally:
-            with contextlib.suppress(MpsError):
-                running.ask("quit")
+            running.stop()
