@@ -1,24 +1,26 @@
 -- Maximal runs of adjacent samples below the threshold, longest first, with the leaf node that runs
 -- longest during each.
 WITH flagged AS (
-    SELECT device, start_ns, end_ns, level, level < getvariable('low_level') AS low,
+    SELECT track, start_ns, end_ns, level, level < getvariable('low_level') AS low,
         level < getvariable('low_level') IS DISTINCT FROM lag(level < getvariable('low_level')) OVER w
             OR start_ns > lag(end_ns) OVER w + getvariable('sample_ns') AS flip
-    FROM sample
-    WINDOW w AS (PARTITION BY device ORDER BY start_ns)
+    FROM measured
+    SEMI JOIN (FROM track WHERE metric = 'activity') USING (track)
+    WINDOW w AS (PARTITION BY track ORDER BY start_ns)
 ),
 island AS (
-    SELECT *, sum(flip::INTEGER) OVER (PARTITION BY device ORDER BY start_ns ROWS UNBOUNDED PRECEDING) AS run
+    SELECT *, sum(flip::INTEGER) OVER (PARTITION BY track ORDER BY start_ns ROWS UNBOUNDED PRECEDING) AS run
     FROM flagged
 ),
 low AS (
-    SELECT device, run, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
+    SELECT track.device, run, min(start_ns) AS start_ns, max(end_ns) AS end_ns,
         sum(level::HUGEINT * (end_ns - start_ns))::DOUBLE / sum(end_ns - start_ns)::DOUBLE / 1e4 AS activity
     FROM island
+    JOIN track USING (track)
     WHERE low
-    GROUP BY device, run
+    GROUP BY track.device, run
     HAVING max(end_ns) - min(start_ns) >= getvariable('min_ns')
-    ORDER BY max(end_ns) - min(start_ns) DESC, device, min(start_ns)
+    ORDER BY max(end_ns) - min(start_ns) DESC, track.device, min(start_ns)
     LIMIT getvariable('most')
 ),
 running AS (
