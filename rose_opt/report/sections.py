@@ -5,7 +5,7 @@ Everything that comes from a trace or a plan is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 from rose_opt.explain import bits_text
@@ -17,20 +17,27 @@ MOST_ROWS = 200  # ours: of one table
 MOST_RUNS = 8  # ours: stretches of low samples listed
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Sequence[int] = (),
+    whole: Sequence[int] = (),
+) -> str:
     """A table of plain texts.
 
     Args:
         heads: Column heads.
         rows: Cells, escaped here.
         numbers: Columns that hold numbers, aligned at the right.
+        whole: Columns whose cells stay on one line.
 
     Returns:
         HTML; rows beyond the first 200 are counted, not shown.
     """
     kept = [*rows]
-    lines = ["<table>", _row("th", heads, numbers)]
-    lines += [_row("td", row, numbers) for row in kept[:MOST_ROWS]]
+    classes = {**dict.fromkeys(numbers, "number"), **dict.fromkeys(whole, "whole")}
+    lines = ["<table>", _row("th", heads, classes)]
+    lines += [_row("td", row, classes) for row in kept[:MOST_ROWS]]
     lines.append("</table>")
     if len(kept) > MOST_ROWS:
         lines.append(f"<p>and {len(kept) - MOST_ROWS} more</p>")
@@ -76,7 +83,7 @@ def windows_html(recorded: Recorded) -> str:
     if any(causes):
         heads.append("cause and cure")
         cells = [[*row, cause] for row, cause in zip(cells, causes, strict=True)]
-    parts = [table(heads, cells, numbers=(0, 2, 3, 4, 5, 6))]
+    parts = [table(heads, cells, numbers=(0, 2, 3, 4, 5, 6), whole=(1,))]
     if any(not w.resolved and w.sm_activity is not None for w in facts.windows):
         parts.append(
             "<p>~ calls are shorter than the source resolves: their activity is mixed with that of "
@@ -90,7 +97,7 @@ def windows_html(recorded: Recorded) -> str:
 def cause_text(window: LowActivityWindow) -> str:
     """Why a window is there and what cures it, as far as the facts say; empty where they do not."""
     cause = window.cause
-    return "" if cause is None else f"{cause.kind}: {cause.text.rstrip('.')}. {cause.advice}"
+    return "" if cause is None else f"{cause.kind}: {cause.text.rstrip('.')}; {cause.advice}"
 
 
 def plan_html(plan: Plan, facts: Facts, after: Recorded | None) -> str:
@@ -146,7 +153,7 @@ def refusals_html(plan: Plan) -> str:
         )
         for item in plan.refusals
     ]
-    return table(("refused", "because", "to unlock"), rows)
+    return table(("refused", "because", "to unlock"), rows, whole=(0,))
 
 
 def recordings_html(recordings: Sequence[Recorded], plan: Plan | None) -> str:
@@ -234,10 +241,10 @@ def _place(recorded: Recorded, at_ns: int) -> str:
     return "between iterations"
 
 
-def _row(kind: str, cells: Sequence[str], numbers: Sequence[int]) -> str:
+def _row(kind: str, cells: Sequence[str], classes: Mapping[int, str]) -> str:
     shown = "".join(
-        f'<{kind} class="number">{escape(cell)}</{kind}>'
-        if position in numbers
+        f'<{kind} class="{classes[position]}">{escape(cell)}</{kind}>'
+        if position in classes
         else f"<{kind}>{escape(cell)}</{kind}>"
         for position, cell in enumerate(cells)
     )
