@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose_trace import hooks
-from rose_trace.component import Instance, construct_natively
+from rose_trace.component import Instance, LocalComponents
 from rose_trace.legality import AccessSet
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
@@ -37,7 +37,7 @@ class UnannouncedAccess(RuntimeError):
     """A node inside a task touches a state that the task did not announce."""
 
 
-class Native:
+class Native(LocalComponents):
     """Resolver that runs everything natively, recorded where a recorder is open."""
 
     def invoke(self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -74,20 +74,6 @@ class Native:
         """The items themselves."""
         recorder = hooks.recorder()
         return items if recorder is None else recorder.iterate(name, items)
-
-    def construct(
-        self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Run the user's constructor."""
-        construct_natively(instance, component)
-
-    def attribute(self, instance: Instance, component: Any, name: str) -> Any:
-        """No attribute lives elsewhere.
-
-        Raises:
-            AttributeError: Always.
-        """
-        raise AttributeError(f"{type(component).__name__!r} object has no attribute {name!r}")
 
 
 def _guard(task: Running, node: ExecutionNode, args: tuple[Any, ...]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from rose_exec.split import slice_arguments
 from rose_trace import frames, generators, hooks, pytree
-from rose_trace.component import Instance, construct_natively, rebuild
+from rose_trace.component import Instance, LocalComponents, rebuild
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet, RowRange, partition
 from rose_trace.loop import LoopNode
@@ -30,7 +30,7 @@ MAX_INVOCATIONS = 12  # ours: per node; medians settle by then
 
 
 @dataclass(slots=True)
-class _Probe:
+class _Probe(LocalComponents):
     """Resolver that runs everything natively and repeats what can be repeated."""
 
     run: str
@@ -92,20 +92,6 @@ class _Probe:
         for index, item in enumerate(items):
             with frames.entered(Frame(caller.child_path(name), (*caller.iteration, index))):
                 yield item
-
-    def construct(
-        self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Construct natively."""
-        construct_natively(instance, component)
-
-    def attribute(self, instance: Instance, component: Any, name: str) -> Any:
-        """No component lives elsewhere.
-
-        Raises:
-            AttributeError: Always.
-        """
-        raise AttributeError(f"{type(component).__name__!r} object has no attribute {name!r}")
 
     # Repeating ----------------------------------------------------------------------------------
 

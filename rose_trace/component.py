@@ -199,6 +199,24 @@ def construct_natively(instance: Instance, component: Any) -> None:
     type(component).__init__.__wrapped__(component, *instance.args, **instance.kwargs)  # type: ignore[attr-defined]
 
 
+class LocalComponents:
+    """The part of a resolver whose components are built where the program is."""
+
+    def construct(
+        self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Construct a component natively."""
+        construct_natively(instance, component)
+
+    def attribute(self, instance: Instance, component: Any, name: str) -> Any:
+        """No component lives elsewhere.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError(f"{type(component).__name__!r} object has no attribute {name!r}")
+
+
 def rebuild(instance: Instance, shard: int = 0, shards: int = 1) -> Any:
     """Build a component again from its recorded constructor call, whole or as one shard.
 

@@ -22,7 +22,7 @@ from opentelemetry.context import Context
 
 from rose_trace import hooks, otel
 from rose_trace.buffers import FLUSH_ROWS, Buffers, Part, ThreadBuffer
-from rose_trace.component import Instance, construct_natively
+from rose_trace.component import Instance, LocalComponents
 from rose_trace.dataref import NONE, describe_inputs, describe_result
 from rose_trace.device_time import DeviceClock, cuda_index
 from rose_trace.frames import Frame, current
@@ -51,7 +51,7 @@ _frame, _set_frame, _reset_frame = current.get, current.set, current.reset
 _execution = execution.get
 
 
-class Recorder:
+class Recorder(LocalComponents):
     """Records one process's invocations.
 
     Args:
@@ -137,20 +137,6 @@ class Recorder:
     def iterate(self, name: str, items: Iterable[Any]) -> Iterable[Any]:
         """Record a loop that cannot be rewritten; the block between two items is one iteration."""
         return self._iterate(name, items)
-
-    def construct(
-        self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Construct a component natively."""
-        construct_natively(instance, component)
-
-    def attribute(self, instance: Instance, component: Any, name: str) -> Any:
-        """No component lives elsewhere in a native run.
-
-        Raises:
-            AttributeError: Always.
-        """
-        raise AttributeError(f"{type(component).__name__!r} object has no attribute {name!r}")
 
     # Opening and closing.
 

@@ -15,12 +15,12 @@ from rose_opt.plan import (
     WorkerSpec,
 )
 from rose_trace import frames, hooks, pytree
-from rose_trace.component import Instance, construct_natively, program
+from rose_trace.component import Instance, LocalComponents, program
 from rose_trace.frames import Frame
 from rose_trace.node import ExecutionNode
 
 
-class Observer:
+class Observer(LocalComponents):
     """Runs everything natively and notes each node once."""
 
     def __init__(self) -> None:
@@ -83,10 +83,7 @@ class Observer:
         self, instance: Instance, component: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.components[instance.name] = instance
-        construct_natively(instance, component)
-
-    def attribute(self, instance: Instance, component: Any, name: str) -> Any:
-        raise AttributeError(name)
+        super().construct(instance, component, args, kwargs)
 
 
 def observed_plan(
