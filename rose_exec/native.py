@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose_trace import hooks
-from rose_trace.component import Instance, LocalComponents
+from rose_trace.component import LocalComponents
 from rose_trace.legality import AccessSet
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
