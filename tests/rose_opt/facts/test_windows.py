@@ -104,6 +104,49 @@ def test_either_threshold_suffices(tmp_path: Path):
     assert [window.rank for window in one_low.windows] == [1, 2, None]
 
 
+def test_the_tier_comes_before_the_score(tmp_path: Path):
+    recording = Recording()
+    with recording.iteration():
+        recording.node("long", ns=1_000, pure=True)
+        recording.node("short", ns=100, pure=True)
+        recording.node("shorter", ns=60, pure=True)
+    recording.sample(0, 1_000, 0.6)
+    recording.sample(1_000, 1_160, 0.2)
+    windows = build_facts(recording.write(tmp_path / "trace.parquet")).windows
+    assert [(w.target, w.tier, w.rank) for w in windows] == [
+        ("iteration/short", 0, 1),
+        ("iteration/shorter", 0, 2),
+        ("iteration/long", 1, 3),  # the largest score of all, in the second tier
+    ]
+    assert windows[2].score > windows[0].score > windows[1].score
+
+
+def test_the_limits_themselves_belong_to_the_busier_side(tmp_path: Path):
+    recording = Recording()
+    with recording.iteration():
+        recording.node("half", ns=100, pure=True)
+        recording.node("busy", ns=100, pure=True)
+    recording.sample(0, 100, 0.5)
+    recording.sample(100, 200, 0.8)
+    half, busy = build_facts(recording.write(tmp_path / "trace.parquet")).windows
+    assert (half.tier, half.rank) == (1, 1)
+    assert busy.refused == "activity 0.80 is not below 0.8"
+
+
+def test_durations_are_means_over_ranks_and_iterations(tmp_path: Path):
+    recording = Recording()
+    for process, lengths in (("rank0", (900, 100, 200)), ("rank1", (900, 300, 400))):
+        recording.process, recording.now_ns = process, 0
+        for ns in lengths:  # the first is warm-up
+            with recording.iteration():
+                recording.node("act", ns=ns, pure=True)
+    recording.sample(0, 2_000, 0.5)
+    facts = build_facts(recording.write(tmp_path / "trace.parquet"))
+    assert (facts.iteration.ranks, facts.iteration.used) == (2, 4)
+    (window,) = facts.windows
+    assert (window.total_ns, window.mean_ns, window.calls) == (250, 250, 1.0)
+
+
 def test_warm_up_iteration_does_not_count(tmp_path: Path):
     recording = Recording()
     for ns in (5_000, 100, 200, 300):
