@@ -39,6 +39,8 @@ class GraphNode:
         generators: Process-wide random generators it was seen to draw from; they are among its
             accesses as updates of ``generator.<name>``.
         beside: Earlier siblings that it need not wait for: all other siblings before it come first.
+        turns: First iteration and step of a chain of a temporally split loop, whose iteration i is the
+            recorded iteration ``first + step * i``; ``None`` for other nodes.
     """
 
     path: NodePath
@@ -59,6 +61,7 @@ class GraphNode:
     rewritable: bool = True
     generators: tuple[str, ...] = ()
     beside: tuple[NodePath, ...] = ()
+    turns: tuple[int, int] | None = None
 
     @property
     def is_loop(self) -> bool:
@@ -93,6 +96,7 @@ class GraphNode:
             "rewritable": self.rewritable,
             "generators": list(self.generators),
             "beside": list(self.beside),
+            **({} if self.turns is None else {"turns": list(self.turns)}),
         }
 
     @staticmethod
@@ -110,13 +114,14 @@ class GraphNode:
         rest = {
             key: value
             for key, value in data.items()
-            if key not in ("declaration", "accesses", "generators", "beside")
+            if key not in ("declaration", "accesses", "generators", "beside", "turns")
         }
         return GraphNode(
             declaration=declaration,
             accesses=_accesses_from(data["accesses"]),
             generators=tuple(data["generators"]),
             beside=tuple(data["beside"]),
+            turns=tuple(data["turns"]) if "turns" in data else None,
             **rest,
         )
 

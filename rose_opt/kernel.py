@@ -123,7 +123,13 @@ class Kernel:
                 first = min(steps, key=lambda step: (step.distance, step.group))
                 turn = steps.index(first)  # a cycle has no beginning: start with the first group
                 home = worker[PhaseId(first.group, first.path)]
-                cycles[home] = (*steps[turn:], *steps[:turn])
+                # What moves from the front to the end runs a period later, so an iteration less behind.
+                moved = [replace(step, distance=step.distance - 1) for step in steps[:turn]]
+                least = min(0, *(step.distance for step in moved)) if moved else 0
+                cycles[home] = tuple(
+                    replace(step, distance=step.distance - least)
+                    for step in (*steps[turn:], *moved)
+                )
         return tuple(Order(home, cycles[home]) for home in sorted(cycles))
 
 

@@ -55,6 +55,8 @@ def node_text(node: GraphNode, kind: object = "") -> str:
         words.append("opaque")
     if node.is_loop and node.accesses.rows is not None:
         words.append(f"rows={node.accesses.rows.start}..{node.accesses.rows.stop}")
+    if node.turns is not None:
+        words.append(f"iterations={node.turns[0]}::{node.turns[1]}")
     if node.beside:
         words.append(f"beside {', '.join(node.beside)}")
     return " ".join(word for word in words if word)

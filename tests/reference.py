@@ -33,6 +33,11 @@ def recorded(path: str) -> str:
     return re.sub(r"#(\d+|merge)(?=/|$)", "", path)
 
 
+def logical(state: str) -> str:
+    """The recorded state that an instance of it stands for."""
+    return re.sub(r"@\d+/\d+$", "", state)
+
+
 @dataclass
 class Execution:
     """What an execution left behind.
@@ -67,6 +72,15 @@ class Interpreter:
         self.states = sorted({a.state for n in native.nodes for a in n.accesses.accesses})
         self.keyed = {a.state for n in native.nodes for a in n.accesses.accesses if a.keyed}
 
+    def _native_instance(self, graph: Graph, path: str, indices: tuple[int, ...]) -> Instance:
+        """The recorded invocation that an invocation of a rewritten graph stands for."""
+        loops = graph.enclosing_loops(path)
+        turns = [(0, 1) if loop.turns is None else loop.turns for loop in loops]
+        native = tuple(
+            first + step * index for (first, step), index in zip(turns, indices, strict=True)
+        )
+        return recorded(path), native
+
     def run_native(self) -> Execution:
         """Execute the recorded graph in program order."""
         tasks, _ = order(self.native)
@@ -83,16 +97,43 @@ class Interpreter:
         for state in self.states:
             for row in self._rows_of(state):
                 done.states[state, row] = digest("initial", state, row)
+        physical = {a.state for n in graph.nodes for a in n.accesses.accesses} - set(self.states)
+        for name in physical:
+            for row in self._rows_of(logical(name)):
+                done.states[name, row] = digest("initial", logical(name), row)
         for path, indices in tasks:
             if path.endswith("#merge"):
                 continue
             node = graph.node(path)
-            instance = (recorded(path), indices)
+            instance = self._native_instance(graph, path, indices)
             self._invoke(node, instance, done)
+        return self._as_recorded(graph, done, physical)
+
+    def _as_recorded(self, graph: Graph, done: Execution, physical: set[str]) -> Execution:
+        """What is left of states with several instances: the one that the last live range is in."""
+        last: dict[str, str] = {}
+        for loop in graph.loops():
+            if loop.turns is None or loop.turns[0]:
+                continue
+            groups = loop.turns[1]
+            chains = [f"{recorded(loop.path)}#{group}" for group in range(groups)]
+            count = sum(graph.node(chain).count or 0 for chain in chains)
+            for name in physical:
+                if name.endswith(f"@{(count - 1) % groups}/{groups}"):
+                    last[logical(name)] = name
+        for table in (done.states, done.writers):
+            for state, row in list(table):
+                if state in last:
+                    del table[state, row]
+            for state, row in list(table):
+                if last.get(logical(state)) == state:
+                    table[logical(state), row] = table.pop((state, row))
+                elif state in physical:
+                    del table[state, row]
         return done
 
     def _rows_of(self, state: str) -> range:
-        return range(self.rows) if state in self.keyed else range(-1, 0)
+        return range(self.rows) if logical(state) in self.keyed else range(-1, 0)
 
     def _invoke(self, node: GraphNode, instance: Instance, done: Execution) -> None:
         accesses = [(a.state, a.mode, a.keyed) for a in node.accesses.accesses]
@@ -105,9 +146,11 @@ class Interpreter:
             seen: list[str] = []
             for state, mode, keyed in accesses:
                 for place in self._places(state, keyed, row, confined):
-                    done.reads[instance, state, place] = done.writers.get((state, place), "start")
-                    if mode is not StateAccess.REFRESH:
-                        seen.append(done.states[state, place])
+                    if mode is StateAccess.REFRESH:
+                        continue  # it takes the place of the old value, whoever made that
+                    writer = done.writers.get((state, place), "start")
+                    done.reads[instance, logical(state), place] = writer
+                    seen.append(done.states[state, place])
             made[row] = digest(instance, row, seen, list(self._inputs(instance, row, done)))
         for row, value in made.items():
             done.results[instance, row] = value
@@ -122,7 +165,7 @@ class Interpreter:
 
     def _places(self, state: str, keyed: bool, row: int, confined: RowRange) -> Iterator[int]:
         """Rows of a state that one row of an invocation touches."""
-        if state not in self.keyed:
+        if logical(state) not in self.keyed:
             yield -1
         elif keyed:
             yield from (row,) if row >= 0 else range(confined.start, confined.stop)

@@ -14,10 +14,17 @@ from rose_opt.plan.hierarchy import (
     subtree_accesses,
 )
 from rose_opt.plan.legality import KNOWN_TRANSFORMS, verify
+from rose_opt.plan.order_rules import order_refusal
 from rose_opt.plan.record import AlternativeRecord, Plan, Predicted
 from rose_opt.plan.refusal import Refusal, unlock
 from rose_opt.plan.rewire_rules import between, rewire_refusal
 from rose_opt.plan.split_rules import merge_refusal, sharded_components, split_refusal
+from rose_opt.plan.temporal_rules import (
+    live_out_instance,
+    renamed_states,
+    replicated_components,
+    temporal_refusal,
+)
 from rose_opt.plan.transformation import Transformation
 from rose_opt.plan.workers import Order, OrderStep, PhaseThreads, Resident, WorkerSpec
 
@@ -44,12 +51,17 @@ __all__ = [
     "between",
     "inside",
     "leaf_accesses",
+    "live_out_instance",
     "merge_refusal",
+    "order_refusal",
     "own_accesses",
+    "renamed_states",
+    "replicated_components",
     "rewire_refusal",
     "sharded_components",
     "split_refusal",
     "subtree_accesses",
+    "temporal_refusal",
     "unlock",
     "verify",
 ]

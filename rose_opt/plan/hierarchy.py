@@ -30,6 +30,7 @@ class PlanNode:
         structure: JSON of the result's structure; ``None`` where it varied, then the value is waited for.
         count: Iterations of a loop; ``None`` where it varied.
         rewritable: Whether a loop's body may be rearranged; false for ``rose.iterations``.
+        calls: Calls in one run of the parent's body; ``None`` where it varied.
     """
 
     path: str
@@ -46,6 +47,7 @@ class PlanNode:
     structure: str | None = None
     count: int | None = None
     rewritable: bool = True
+    calls: int | None = 1
 
     @property
     def parent(self) -> str:
@@ -74,6 +76,7 @@ class PlanComponent:
         batch_states: States of which one row belongs to one row of the batch.
         shardable: Whether it can be built as shards.
         shards: Shards it is built as in this plan; 1 for whole.
+        replicas: Whole instances that it is built as, for the chains of a temporal split; 1 for one.
     """
 
     name: str
@@ -81,6 +84,7 @@ class PlanComponent:
     batch_states: tuple[str, ...] = ()
     shardable: bool = False
     shards: int = 1
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)

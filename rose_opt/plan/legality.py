@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from rose_opt.plan.errors import PlanRefused
-from rose_opt.plan.hierarchy import AccessesOf, own_accesses
+from rose_opt.plan.hierarchy import AccessesOf, inside, own_accesses
+from rose_opt.plan.order_rules import order_refusal
 from rose_opt.plan.record import Plan
+from rose_opt.plan.refusal import Refusal
 from rose_opt.plan.rewire_rules import rewire_refusal
 from rose_opt.plan.split_rules import merge_refusal, sharded_components, split_refusal
+from rose_opt.plan.temporal_rules import replicated_components, temporal_refusal
 
-KNOWN_TRANSFORMS = ("split-spatial", "interleave", "merge", "rewire")
+KNOWN_TRANSFORMS = ("split-spatial", "split-temporal", "interleave", "merge", "rewire")
+"""Transforms that the executor performs."""
+
+ADVISED_TRANSFORMS = ("privatise", "hoist-rng", "copy-on-bind")
+"""Transforms that the optimizer checks and names as what would unlock an overlap, but nobody performs yet."""
 
 
 def verify(plan: Plan, accesses_of: AccessesOf | None = None) -> None:
@@ -23,6 +30,11 @@ def verify(plan: Plan, accesses_of: AccessesOf | None = None) -> None:
     """
     of = accesses_of or own_accesses
     for transform in plan.transforms:
+        if transform.name in ADVISED_TRANSFORMS:
+            raise PlanRefused(
+                f"{transform}: expected a transform that the executor performs, got '{transform.name}', which it "
+                "cannot yet. Change the program as it says, record again and plan again."
+            )
         if transform.name not in KNOWN_TRANSFORMS:
             raise PlanRefused(
                 f"{transform}: expected one of {', '.join(KNOWN_TRANSFORMS)}, got '{transform.name}'. "
@@ -30,27 +42,54 @@ def verify(plan: Plan, accesses_of: AccessesOf | None = None) -> None:
             )
     for loop, groups in plan.splits().items():
         _verify_split(plan, loop, groups, of)
+    for loop, groups in plan.chains().items():
+        _verify_chains(plan, loop, groups, of)
     for later, earlier in plan.rewires():
-        refusal = rewire_refusal(plan.hierarchy, later, earlier, of)
-        if refusal is not None:
-            raise PlanRefused(str(refusal))
+        _require(rewire_refusal(plan.hierarchy, later, earlier, of))
+        split = next((p for p in (later, earlier) if p in plan.chains()), None)
+        if split is not None:
+            raise PlanRefused(
+                f"rewire({later} beside {earlier}): expected a loop that is not split, got {split} in chains. "
+                "Drop one of the two."
+            )
+    if plan.orders:
+        _require(order_refusal(plan.hierarchy, {**plan.splits(), **plan.chains()}, plan.orders))
     _verify_placement(plan)
+
+
+def _require(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise PlanRefused(str(refusal))
 
 
 def _verify_split(plan: Plan, loop: str, groups: int, of: AccessesOf) -> None:
     rows = plan.rows.get(loop)
-    for refusal in (
-        split_refusal(plan.hierarchy, loop, groups, rows, of),
-        merge_refusal(plan.hierarchy, loop, rows),
-    ):
-        if refusal is not None:
-            raise PlanRefused(str(refusal))
+    _require(split_refusal(plan.hierarchy, loop, groups, rows, of))
+    _require(merge_refusal(plan.hierarchy, loop, rows))
     for name in sharded_components(plan.hierarchy, loop):
         component = plan.component(name)
         shards = 0 if component is None else component.shards
         if shards != groups:
             raise PlanRefused(
                 f"split-spatial({loop}): expected {groups} shards of {name}, got {shards}. Plan again."
+            )
+
+
+def _verify_chains(plan: Plan, loop: str, groups: int, of: AccessesOf) -> None:
+    _require(temporal_refusal(plan.hierarchy, loop, groups, of))
+    others = [p for p in (*plan.splits(), *plan.chains()) if p != loop]
+    nested = next((p for p in others if inside(p, loop) or inside(loop, p)), None)
+    if nested is not None:
+        raise PlanRefused(
+            f"split-temporal({loop}): expected no other split inside or around it, got {nested}. Drop one of "
+            "the two."
+        )
+    for name in replicated_components(plan.hierarchy, loop, of):
+        component = plan.component(name)
+        replicas = 0 if component is None else component.replicas
+        if replicas != groups or (component is not None and component.shards > 1):
+            raise PlanRefused(
+                f"split-temporal({loop}): expected {groups} whole instances of {name}, got {replicas}. Plan again."
             )
 
 
@@ -62,6 +101,13 @@ def _verify_placement(plan: Plan) -> None:
             f"Plan: expected each component or shard in one worker, got {', '.join(twice)} in two. "
             "Plan again."
         )
+    for component in plan.components:
+        mine = sorted(r.replica for r in hosted if r.component == component.name)
+        if component.replicas > 1 and mine != list(range(component.replicas)):
+            raise PlanRefused(
+                f"Plan: expected {component.replicas} replicas of {component.name} in the workers, got "
+                f"{len(mine)}. Plan again."
+            )
     names = [worker.name for worker in plan.workers]
     if len(set(names)) != len(names):
         raise PlanRefused("Plan: expected worker names once each, got one twice. Plan again.")

@@ -121,6 +121,12 @@ class Plan:
             t["loop"]: t.integer("groups") for t in self.transforms if t.name == "split-spatial"
         }
 
+    def chains(self) -> dict[str, int]:
+        """Number of chains of every temporally split loop, by path."""
+        return {
+            t["loop"]: t.integer("groups") for t in self.transforms if t.name == "split-temporal"
+        }
+
     def rewires(self) -> tuple[tuple[str, str], ...]:
         """Pairs ``(node, beside)``: `node` may run while the earlier `beside` still does."""
         return tuple((t["node"], t["beside"]) for t in self.transforms if t.name == "rewire")

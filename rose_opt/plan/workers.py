@@ -7,13 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A component, or one shard of it, in a worker."""
+    """A component, one shard of it, or one replica of it, in a worker.
+
+    Attributes:
+        component: Instance name.
+        shard: Which shard.
+        shards: Shards that the component is built as; 1 for whole.
+        replica: Which replica.
+        replicas: Whole instances that the component is built as; 1 for one.
+    """
 
     component: str
     shard: int = 0
     shards: int = 1
+    replica: int = 0
+    replicas: int = 1
 
     def __str__(self) -> str:
+        if self.replicas > 1:
+            return f"{self.component}@{self.replica}/{self.replicas}"
         return (
             self.component if self.shards == 1 else f"{self.component}[{self.shard}/{self.shards}]"
         )

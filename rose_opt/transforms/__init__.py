@@ -12,6 +12,7 @@ from rose_opt.transforms.interleave import Interleave
 from rose_opt.transforms.merge import Merge
 from rose_opt.transforms.rewire import Rewire
 from rose_opt.transforms.spatial_split import SpatialSplit
+from rose_opt.transforms.temporal_split import TemporalSplit
 
 __all__ = [
     "TRANSFORMS",
@@ -23,6 +24,7 @@ __all__ = [
     "Rewritten",
     "SpatialSplit",
     "Subject",
+    "TemporalSplit",
     "Transform",
     "apply_all",
     "hierarchy",

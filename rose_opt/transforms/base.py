@@ -7,11 +7,11 @@ Paper: §4.3.1, "Graph transformations".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from rose_opt.graph import Graph, GraphNode
+from rose_opt.graph import DataEdge, Graph, GraphNode
 from rose_opt.plan import Hierarchy, PlanComponent, PlanEdge, PlanNode, Refusal, Transformation
 
 if TYPE_CHECKING:
@@ -38,11 +38,13 @@ class Subject:
         graph: The recorded graph, or one that earlier transforms of a composition rewrote.
         rows: Batch size by loop; loops without one are absent.
         splits: Groups of every loop that is split already, by the recorded loop's path.
+        chains: Of those, the loops that are split into chains of iterations, not of rows.
     """
 
     graph: Graph
     rows: Mapping[str, int] = field(default_factory=dict[str, int])
     splits: Mapping[str, int] = field(default_factory=dict[str, int])
+    chains: frozenset[str] = frozenset()
 
     @staticmethod
     def of(facts: Facts) -> Subject:
@@ -62,10 +64,12 @@ class Rewritten:
     Attributes:
         subject: The new graph with its batch sizes.
         forward: Nodes of the old graph and the nodes that stand for them now; others are unchanged.
+        cut: Data edges of the old graph that no longer say by themselves where their values came from.
     """
 
     subject: Subject
     forward: Mapping[str, tuple[str, ...]]
+    cut: tuple[DataEdge, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -101,9 +105,18 @@ class Transform(Protocol):
         """The rewritten graph; raises `IllegalTransform` where `check` refuses."""
         ...
 
+    def inverse(self, rewritten: Rewritten) -> Subject:
+        """The graph that `apply` made this of; data edges may come in another order."""
+        ...
+
     def estimate_ns(self, facts: Facts) -> int:
         """Expected duration of one fragment [ns]; orders candidates, decides nothing."""
         ...
+
+
+def unique(edges: Iterable[DataEdge]) -> tuple[DataEdge, ...]:
+    """Edges without repetition, in the order of their first appearance."""
+    return tuple(dict.fromkeys(edges))
 
 
 def require(refusal: Refusal | None) -> None:
@@ -145,6 +158,7 @@ def _plan_node(node: GraphNode) -> PlanNode:
         structure=node.structure,
         count=node.count,
         rewritable=node.rewritable,
+        calls=node.calls_per_parent,
     )
 
 

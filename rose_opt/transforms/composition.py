@@ -10,8 +10,9 @@ from rose_opt.transforms.interleave import Interleave
 from rose_opt.transforms.merge import Merge
 from rose_opt.transforms.rewire import Rewire
 from rose_opt.transforms.spatial_split import SpatialSplit
+from rose_opt.transforms.temporal_split import TemporalSplit
 
-TRANSFORMS: tuple[type[Transform], ...] = (SpatialSplit, Interleave, Merge, Rewire)
+TRANSFORMS: tuple[type[Transform], ...] = (SpatialSplit, TemporalSplit, Interleave, Merge, Rewire)
 """All transforms, in search order."""
 
 Composition = tuple[Transform, ...]

@@ -15,6 +15,7 @@ Paper: §4.3.1, "Interleave".
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from rose_opt.graph import Graph
 from rose_opt.plan import Refusal, Transformation
 from rose_opt.transforms.base import Rewritten, Subject, require
+from rose_trace.legality import first_conflict
 from rose_trace.records import NodePath
 
 if TYPE_CHECKING:
@@ -56,9 +58,9 @@ class Interleave:
         return Transformation(self.name, (("loop", self.loop),))
 
     def check(self, subject: Subject) -> Refusal | None:
-        """Why there is nothing to interleave; groups of a legal split touch nothing in common."""
+        """Why the groups must run one after the other; nothing if they may overlap."""
         if self.loop in subject.splits:
-            return None
+            return self._against_conflicts(subject)
         return Refusal(
             self.name,
             self.loop,
@@ -66,6 +68,43 @@ class Interleave:
             f"Put split-spatial{{loop={self.loop} groups=2}} before it.",
             (self.loop,),
         )
+
+    def _against_conflicts(self, subject: Subject) -> Refusal | None:
+        """Groups of a legal split touch nothing in common, whatever came before it."""
+        groups = [f"{self.loop}#{group}" for group in range(subject.splits[self.loop])]
+        for earlier, later in itertools.combinations(groups, 2):
+            pairs = itertools.product(subject.graph.leaves(earlier), subject.graph.leaves(later))
+            for a, b in pairs:
+                conflict = first_conflict(a.accesses, b.accesses)
+                if conflict is not None:
+                    return Refusal(
+                        self.name,
+                        self.loop,
+                        f"expected groups that touch nothing in common, got {conflict} ({a.path} before {b.path})",
+                        "Give each group an instance or rows of its own.",
+                        (a.path, b.path),
+                    )
+            for edge in subject.graph.data_edges(earlier, later):
+                return Refusal(
+                    self.name,
+                    self.loop,
+                    f"expected groups that take nothing from each other, got {edge.producer} -> {edge.consumer}",
+                    "Let the groups meet in a merge.",
+                    (edge.producer, edge.consumer),
+                )
+        return None
+
+    def inverse(self, rewritten: Rewritten) -> Subject:
+        """The groups run one after the other again."""
+        subject = rewritten.subject
+        groups = [NodePath(f"{self.loop}#{group}") for group in range(subject.splits[self.loop])]
+        nodes = tuple(
+            replace(node, beside=tuple(path for path in node.beside if path not in groups))
+            if node.path in groups
+            else node
+            for node in subject.graph.nodes
+        )
+        return replace(subject, graph=Graph(nodes, subject.graph.edges))
 
     def apply(self, subject: Subject) -> Rewritten:
         """Drop the order between the groups."""

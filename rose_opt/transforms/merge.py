@@ -1,4 +1,4 @@
-"""Merge: the results of a split loop's groups become one, in row order.
+"""Merge: the results of a split loop's groups become one, in row or iteration order.
 
 ::
 
@@ -7,7 +7,7 @@
   node policy.value                   node interact#merge
                                       node policy.value
 
-Rows go back to their places whichever group finishes first.
+Rows, and iterations of chains, go back to their places whichever group finishes first.
 
 Does not handle: results without rows, which would need a reducer.
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from rose_opt.graph import DataEdge, Graph, GraphNode, within
 from rose_opt.plan import Refusal, Transformation, merge_refusal
-from rose_opt.transforms.base import Rewritten, Subject, require
+from rose_opt.transforms.base import Rewritten, Subject, require, unique
 from rose_trace.legality import AccessSet
 from rose_trace.records import Declaration, NodePath
 
@@ -67,6 +67,8 @@ class Merge:
                 f"Put split-spatial{{loop={self.loop} groups=2}} before it.",
                 (self.loop,),
             )
+        if self.loop in subject.chains:
+            return None  # whole batches, put in the order of their iterations
         found = merge_refusal(subject.hierarchy, f"{self.loop}#0", subject.rows.get(self.loop))
         if found is None:
             return None
@@ -89,16 +91,26 @@ class Merge:
         position = max(i for i, node in enumerate(nodes) if within(node.path, last)) + 1
         nodes.insert(position, merged)
         edges: list[DataEdge] = []
+        cut: list[DataEdge] = []
         for edge in subject.graph.edges:
             source = next((f for f in fragments if within(edge.producer, f)), None)
             if source is None or within(edge.consumer, source):
                 edges.append(edge)
                 continue
+            cut.append(edge)
             near = subject.graph.common_loop(source, source).path
             into = DataEdge(edge.producer, merged.path, near, 0, all_iterations=True)
             edges += [into, replace(edge, producer=merged.path)]
-        graph = Graph(tuple(nodes), tuple(dict.fromkeys(edges)))
-        return Rewritten(replace(subject, graph=graph), {})
+        graph = Graph(tuple(nodes), unique(edges))
+        return Rewritten(replace(subject, graph=graph), {}, tuple(cut))
+
+    def inverse(self, rewritten: Rewritten) -> Subject:
+        """Slices: whoever takes merged results takes each group's again."""
+        subject = rewritten.subject
+        merged = NodePath(f"{self.loop}#merge")
+        nodes = tuple(node for node in subject.graph.nodes if node.path != merged)
+        kept = (e for e in subject.graph.edges if merged not in (e.producer, e.consumer))
+        return replace(subject, graph=Graph(nodes, unique((*kept, *rewritten.cut))))
 
     def estimate_ns(self, facts: Facts) -> int:
         """Nothing: a merge of rows is one copy at most [ns]."""

@@ -93,6 +93,19 @@ class Rewire:
         )
         return Rewritten(replace(subject, graph=Graph(nodes, subject.graph.edges)), {})
 
+    def inverse(self, rewritten: Rewritten) -> Subject:
+        """Everything on the way to the node waits for the branch again."""
+        subject = rewritten.subject
+        passed = {n.path for n in between(subject.hierarchy, self.node, self.beside)}
+        branch = NodePath(self.beside)
+        nodes = tuple(
+            replace(node, beside=tuple(path for path in node.beside if path != branch))
+            if node.path in passed
+            else node
+            for node in subject.graph.nodes
+        )
+        return replace(subject, graph=Graph(nodes, subject.graph.edges))
+
     def estimate_ns(self, facts: Facts) -> int:
         """The node's own duration: it is moved, not changed [ns]."""
         return facts.timings[self.node].mean_ns

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from rose_opt.graph import DataEdge, Graph, GraphNode, within
 from rose_opt.plan import Refusal, Transformation, split_refusal
-from rose_opt.transforms.base import Rewritten, Subject, require
+from rose_opt.transforms.base import Rewritten, Subject, require, unique
+from rose_opt.transforms.estimates import estimated_ns
 from rose_trace.legality import RowRange, partition
 from rose_trace.records import NodePath
 
@@ -67,6 +68,14 @@ class SpatialSplit:
 
     def check(self, subject: Subject) -> Refusal | None:
         """Why the rows of the loop cannot run in groups; nothing if they can."""
+        if "#" in self.loop:
+            return Refusal(
+                self.name,
+                self.loop,
+                f"expected a loop that no other split has copied, got {self.loop}",
+                "Split it by rows or by iterations, not both.",
+                (self.loop,),
+            )
         rows = subject.rows.get(self.loop)
         return split_refusal(subject.hierarchy, self.loop, self.groups, rows)
 
@@ -95,10 +104,14 @@ class SpatialSplit:
         )
         return Rewritten(rewritten, forward)
 
+    def inverse(self, rewritten: Rewritten) -> Subject:
+        """One loop of all groups: the first group's copy, without its rows."""
+        subject = rewritten.subject
+        return _joined(subject, self.loop, self.groups)
+
     def estimate_ns(self, facts: Facts) -> int:
-        """Midpoint between a loop that scales with its rows and one that does not [ns]."""
-        whole = facts.timings[self.loop].mean_ns
-        return (whole // self.groups + whole) // 2
+        """The loop on one part of the rows [ns]; see `rose_opt.transforms.estimates`."""
+        return estimated_ns(facts, self.loop, self.groups)
 
     def fragment(self, path: str, group: int) -> NodePath:
         """Path of the copy of `path` that belongs to `group`."""
@@ -127,3 +140,32 @@ class SpatialSplit:
                 for path in (edge.producer, edge.consumer, edge.loop)
             )
             yield replace(edge, producer=producer, consumer=consumer, loop=loop)
+
+
+def _joined(subject: Subject, loop: str, groups: int) -> Subject:
+    copies = [f"{loop}#{group}" for group in range(groups)]
+
+    def path(of: str) -> NodePath:
+        copy = next((c for c in copies if within(of, c)), None)
+        return NodePath(of if copy is None else loop + of.removeprefix(copy))
+
+    nodes: list[GraphNode] = []
+    for node in subject.graph.nodes:
+        if any(within(node.path, copy) for copy in copies[1:]):
+            continue
+        if within(node.path, copies[0]):
+            top = node.path == copies[0]
+            node = replace(
+                node,
+                path=path(node.path),
+                parent=node.parent if top or node.parent is None else path(node.parent),
+                accesses=replace(node.accesses, rows=None),
+                name=node.name.removesuffix("#0") if top else node.name,
+            )
+        nodes.append(node)
+    edges = unique(
+        replace(e, producer=path(e.producer), consumer=path(e.consumer), loop=path(e.loop))
+        for e in subject.graph.edges
+    )
+    splits = {key: value for key, value in subject.splits.items() if key != loop}
+    return replace(subject, graph=Graph(tuple(nodes), edges), splits=splits)

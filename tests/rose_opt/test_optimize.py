@@ -248,7 +248,7 @@ def test_a_forced_composition_is_still_checked() -> None:
     facts = measured(ppo(shared_module=True), took(27.0, 70.0))
     with pytest.raises(PlanRefused, match=r"update of 'policy\.weights'"):
         plan(facts, PlanSettings(cores=2.0, transforms=REWIRE))
-    with pytest.raises(PlanError, match="expected one of split-spatial, interleave, merge, rewire"):
+    with pytest.raises(PlanError, match="expected one of split-spatial, split-temporal"):
         plan(facts, PlanSettings(cores=2.0, transforms="unroll{loop=iteration/rollout}"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose_opt.graph import Graph
-from rose_opt.plan import Refusal, rewire_rules, split_rules
+from rose_opt.plan import Refusal, rewire_rules, split_rules, temporal_rules
 from rose_opt.transforms import (
     Composition,
     Interleave,
@@ -18,6 +18,7 @@ from rose_opt.transforms import (
     Rewire,
     SpatialSplit,
     Subject,
+    TemporalSplit,
     apply_all,
 )
 from tests.reference import Interpreter
@@ -54,7 +55,8 @@ def random_program(rnd: random.Random) -> Subject:
     def loop(parent: str, name: str, inner: bool) -> None:
         path = f"{parent}/{name}"
         counts[path] = rnd.choice((2, 3))
-        author.add(path, "loop", count=counts[path])
+        structure = '["none",[],"",[]]' if rnd.random() < 0.8 else None
+        author.add(path, "loop", count=counts[path], structure=structure)
         for _ in range(rnd.choice((1, 2))):
             leaf(path)
         if inner:
@@ -96,10 +98,15 @@ def _flow(author: Author, leaves: list[str], counts: dict[str, int], rnd: random
 
 
 def compositions(subject: Subject) -> Iterator[Composition]:
-    """Every split of a loop without loops inside, every rewire, and pairs of both."""
+    """Every split of a loop by rows or by iterations, every rewire, and pairs of both."""
     loops = [n.path for n in subject.graph.loops() if n.kind == "loop"]
     splits: list[Composition] = [
         (SpatialSplit(path, groups), Interleave(path), Merge(path))
+        for path in loops
+        for groups in (2, 3)
+    ]
+    splits += [
+        (TemporalSplit(path, groups), Interleave(path), Merge(path))
         for path in loops
         for groups in (2, 3)
     ]
@@ -140,16 +147,17 @@ def test_legal_rewrites_compute_the_same(seed: int) -> None:
 
 def test_random_programs_have_legal_rewrites_of_every_kind() -> None:
     seen: set[tuple[str, ...]] = set()
-    for seed in range(20):
+    for seed in range(40):
         subject = random_program(random.Random(seed))
         for composition in compositions(subject):
             if not isinstance(apply_all(composition, subject), Refusal):
                 seen.add(tuple(t.name for t in composition))
     split = ("split-spatial", "interleave", "merge")
-    assert seen == {split, ("rewire",), (*split, "rewire")}
+    chains = ("split-temporal", "interleave", "merge")
+    assert seen == {split, chains, ("rewire",), (*split, "rewire"), (*chains, "rewire")}
 
 
-@pytest.mark.parametrize("rule", ["groups", "conflicts", "rows"])
+@pytest.mark.parametrize("rule", ["groups", "conflicts", "rows", "inheriting", "instances"])
 def test_without_a_rule_wrong_rewrites_get_through(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,11 +174,14 @@ def test_without_a_rule_wrong_rewrites_get_through(
         "groups": ("_against_groups", nothing),
         "conflicts": ("first_conflict", no_conflict),
         "rows": ("_in_rows", always),
+        "inheriting": ("_against_inheriting", nothing),
+        "instances": ("_against_instances", nothing),
     }[rule]
-    for module in (split_rules, rewire_rules):
+    monkeypatch.setattr(Interleave, "_against_conflicts", no_conflict)  # a second line of defence
+    for module in (split_rules, rewire_rules, temporal_rules):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, lenient)
-    assert any(mismatches(seed)[1] for seed in range(40))
+    assert any(mismatches(seed)[1] for seed in range(200))
 
 
 def test_without_the_order_of_values_executions_differ() -> None:
