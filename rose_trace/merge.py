@@ -16,7 +16,14 @@ from typing import Any, cast
 
 import pyarrow
 
-from rose_trace.parquet import ProcessRows, TraceError, TraceInfo, beside, write_sorted
+from rose_trace.parquet import (
+    ProcessRows,
+    TraceError,
+    TraceInfo,
+    beside,
+    read_metadata,
+    write_sorted,
+)
 from rose_trace.schema import SCHEMA_VERSION, TABLES
 
 pa: Any = pyarrow  # its type stubs are incomplete
@@ -57,6 +64,7 @@ def merge(parts: Path, path: Path) -> TraceInfo:
         header.get("steps"),
     )
     try:
+        _forget_probes(path, info.run)
         for table in ("activity", "spans"):  # where there are spans there is all of it
             write_sorted(beside(path, table), table, batches[table], info)
         if not running:
@@ -96,6 +104,18 @@ def _read_header(parts: Path) -> dict[str, Any]:
             "the Rose that wrote them."
         )
     return told
+
+
+def _forget_probes(path: Path, run: str) -> None:
+    """Remove what was measured for another run's trace at this path, which is about to be replaced."""
+    probes = beside(path, "probes")
+    if probes.exists():
+        try:
+            stale = read_metadata(probes).run != run
+        except TraceError:
+            stale = True
+        if stale:
+            probes.unlink()
 
 
 def _remove(parts: Path) -> None:

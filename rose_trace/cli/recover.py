@@ -12,7 +12,7 @@ import typer
 from rose_trace.cli.info import show
 from rose_trace.cli.output import Format, refusing
 from rose_trace.merge import merge
-from rose_trace.parquet import parts_of
+from rose_trace.parquet import TraceError, parts_of
 
 
 def recover(
@@ -24,8 +24,23 @@ def recover(
 ) -> None:
     """Build the trace of a killed run from its parts; it is marked incomplete."""
     with refusing():
+        if parts is not None:
+            _keep(trace)
         found = merge(parts or parts_of(trace), trace)
     if format is Format.JSON:
         print(json.dumps(asdict(found)))
     else:
         show(trace, found)
+
+
+def _keep(trace: Path) -> None:
+    """Refuse to write over a trace.
+
+    Raises:
+        TraceError: If there is one.
+    """
+    if trace.exists():
+        raise TraceError(
+            f"{trace}: expected a name that is free, got a trace that is there already. Name another one: what "
+            "is recorded is never overwritten by a recovery of other parts."
+        )

@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import rose_trace as rose
 from rose_trace import hooks
+from rose_trace.cli import app
 from rose_trace.merge import merge
-from rose_trace.parquet import TraceError, parts_of, read_metadata, read_spans, read_table
+from rose_trace.parquet import (
+    TraceError,
+    parts_of,
+    read_metadata,
+    read_spans,
+    read_table,
+    write_table,
+)
 from rose_trace.record import JOIN_VARIABLE, ChildSettings, join, leave
 
 ROOT = Path(__file__).parents[2]
@@ -266,7 +275,24 @@ def test_parts_of_a_killed_run_are_moved_aside(
     assert read_metadata(path).rows["spans"] == 1
     aside = tmp_path / "t.parquet.parts.1"
     assert str(aside) in caplog.text
+    told = CliRunner().invoke(app, ["recover", str(path), "--parts", str(aside)])
+    assert told.exit_code == 3
+    assert "expected a name that is free, got a trace that is there already" in told.stderr
+    assert read_metadata(path).rows["spans"] == 1
     assert merge(aside, tmp_path / "old.parquet").rows["spans"] >= 2000
+
+
+def test_what_was_measured_for_an_earlier_trace_goes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    with rose.record(path, activity="none"):
+        work(0)
+    probes = write_table("probes", path, [])
+    with rose.record(tmp_path / "other.parquet", activity="none"):
+        work(0)
+    assert probes.exists()
+    with rose.record(path, activity="none"):
+        work(0)
+    assert not probes.exists()
 
 
 def test_only_one_recording_at_a_time(tmp_path: Path) -> None:
