@@ -271,7 +271,9 @@ def _sums(row: dict[str, Any]) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("items", [range(20), iter(range(20)), [*range(20)]], ids=repr)
+@pytest.mark.parametrize(
+    "items", [range(20), iter(range(20)), [*range(20)]], ids=["range", "iterator", "list"]
+)
 def test_a_loop_without_a_length_has_twice_as_many_first_iterations(
     tmp_path: Path, items: Iterable[int]
 ) -> None:
