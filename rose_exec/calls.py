@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rose_exec import wire
+from rose_exec.chains import Chains
 from rose_exec.native import Native
 from rose_exec.placement import INLINE, Home, Placement
 from rose_exec.readiness import MAIN, Position
@@ -83,6 +84,8 @@ class Calls:
         self._tasks = tasks
         self._accesses_of = accesses_of
         self._native_threads = native_threads
+        self.chains = Chains(plan, accesses_of)
+        """Instances of states that a temporal split replicates."""
         self._nodes = {node.path: node for node in plan.nodes}
         self._threads = {(item.path, item.grouped): item.threads for item in plan.threads}
         self._batches = frozenset(plan.rows.values())
@@ -95,6 +98,10 @@ class Calls:
     def reserved(self, path: str) -> AccessSet:
         """What anything below `path` may touch: the reservation of a branch."""
         return subtree_accesses(self._plan, path, self._accesses_of)
+
+    def announced(self, path: str, chain: int | None) -> AccessSet:
+        """What a branch may touch, each state on its instance."""
+        return self.chains.bound(self.reserved(path), chain)
 
     def whole(self, planned: PlanNode) -> bool:
         """Whether a composite runs whole: all that it calls lives with its own component."""
@@ -110,6 +117,7 @@ class Calls:
     def dispatch(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Turn a call into one task, or into one per shard of its component."""
         targets = self._targets(call, args)
+        self.chains.touch(call.here.strand, call.path, self._access(call))
         whole = RowRange(0, sum(len(t.rows) for t in targets if t.rows is not None))
         results: list[Result] = []
         trees: list[Any] = []
@@ -166,7 +174,18 @@ class Calls:
             expected = with_rows(expected, self._batches, len(target.rows))
         cores = self._plan.core_demand.get(path, 1.0)
         values = [value_of(leaf) for leaf in leaves]
-        return Task(job, values, call.position, here.strand, cores, expected, here.waits)
+        access = self.chains.bound(job.allowed, self.chains.chain(here))
+        return Task(
+            job,
+            values,
+            call.position,
+            here.strand,
+            cores,
+            expected,
+            here.waits,
+            access=access,
+            node=call.node,
+        )
 
     def _targets(self, call: Call, args: tuple[Any, ...]) -> list[_Target]:
         here = call.here
@@ -177,7 +196,10 @@ class Calls:
             ranges = home.ranges(self._batch(call.path))
             pairs = zip(home.residents, ranges, strict=True)
             return [_Target(w, r, rows, k) for k, ((w, r), rows) in enumerate(pairs)]
-        worker, resident = home.residents[here.frame.group if home.shards > 1 else 0]
+        at = here.frame.group if home.shards > 1 else 0
+        if home.replicas > 1:
+            at = self.chains.instance(call.instance.name, here)
+        worker, resident = home.residents[at]
         return [_Target(worker, resident, here.rows, here.frame.group)]
 
     def _home(self, instance: Instance, component: Any) -> Home:
@@ -217,6 +239,8 @@ class Calls:
             )
         wait = self._tasks.wait_all
         wait()
+        if self._tasks.conductor is not None:
+            self._tasks.conductor.let_be(call.path)
         plain_args, plain_kwargs = (pytree.map_leaves(concrete, plain(x)) for x in (args, kwargs))
         made = Native().invoke(call.node, plain_args, plain_kwargs)
         return resumed_after(wait, made, call.node.is_async)
@@ -238,7 +262,8 @@ class Calls:
 
     def attribute(self, here: Scope | None, instance: Instance, home: Home, name: str) -> Any:
         """Read a plain attribute of a whole component in a worker, in program order; waits for it."""
-        worker, resident = home.residents[0]
+        at = self.chains.instance(instance.name, here) if home.replicas > 1 else 0
+        worker, resident = home.residents[at]
         frame = Frame() if here is None else here.frame
         access = self._state_of(instance.name)
         nothing = pytree.flatten(((), {}))[1]
@@ -248,7 +273,9 @@ class Calls:
             answer = self._placement.workers[worker].run(job).result()
             leaves = iter([wire.decode(leaf) for leaf in answer.leaves])
             return pytree.unflatten(answer.structure, leaves)
-        task = Task(job, [], here.next_position(), here.strand, 0.0, None, guarded=True)
+        bound = self.chains.bound(access, self.chains.chain(here))
+        position = here.next_position()
+        task = Task(job, [], position, here.strand, 0.0, None, guarded=True, access=bound)
         return self._tasks.concrete(self._tasks.submit(task, worker))
 
 

@@ -13,11 +13,13 @@ import contextlib
 import contextvars
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rose_exec.calls import Call, Calls, plain
+from rose_exec.chains import require_nothing
+from rose_exec.conductor import Conductor
 from rose_exec.glue import handles_errors, waits_for_errors
 from rose_exec.native import Native, Running, running
 from rose_exec.placement import Placement
@@ -28,7 +30,7 @@ from rose_exec.scope import Outputs, Scope, inside, scope
 from rose_exec.split import merge_trees, slice_tree
 from rose_exec.tasks import Tasks
 from rose_exec.workers import ambient
-from rose_opt.plan import Plan, PlanNode, PlanRefused
+from rose_opt.plan import Plan, PlanNode, PlanRefused, live_out_instance
 from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
@@ -44,6 +46,7 @@ class _Branch:
     """A strand of control flow in a thread of its own."""
 
     thread: threading.Thread
+    strand: StrandId = MAIN
     outputs: list[Any] = field(default_factory=list[Any])
     carry: Any = None
     finished: bool = False
@@ -57,6 +60,7 @@ class Driver:
         placement: Workers and homes.
         accesses_of: Accesses of a planned leaf in the running code.
         native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
+        conductor: Picks what runs next in a session that is watched.
     """
 
     def __init__(
@@ -65,14 +69,17 @@ class Driver:
         placement: Placement,
         accesses_of: Callable[[PlanNode], AccessSet],
         native_threads: int | None,
+        conductor: Conductor | None = None,
     ) -> None:
         self._plan = plan
         self._placement = placement
         self._native = Native()
         self._nodes = {node.path: node for node in plan.nodes}
         self._splits = plan.splits()
+        self._chained = plan.chains()
         self._branched = {beside for _, beside in plan.rewires()}
-        self._tasks = Tasks(placement, plan.cores)
+        self._tasks = Tasks(placement, plan.cores, conductor)
+        self._conductor = conductor
         self._calls = Calls(plan, placement, self._tasks, accesses_of, native_threads)
         self._strands = itertools.count(MAIN + 1)
         self._branches: list[_Branch] = []
@@ -117,6 +124,11 @@ class Driver:
             items, alone = self._fetched(here, position, items)
             if alone and path in self._splits and here.rows is None:
                 return self._split(here, position, path, loop, carry, items)
+            if alone and path in self._chained and self._calls.chains.chain(here) is None:
+                everything: Sequence[Any] = items if isinstance(items, range) else list(items)
+                items = everything
+                if len(everything) == self._nodes[path].count:
+                    return self._in_chains(here, position, path, loop, carry, everything)
             if alone and path in self._branched and not here.waits:
                 return self._branch_off(here, position, path, loop, carry, items)
         outputs: list[Any] = []
@@ -201,6 +213,9 @@ class Driver:
             waits = waits or self.serial
             here = Scope(MAIN, (next(self._sequence),), frame, waits, handles=handles)
             stack.enter_context(inside(here))
+            self._glue(None if node is None else node.entry, frame.path)
+            if self._conductor is not None:
+                self._conductor.begun()
             result: Any = None
             try:
                 result = plain(body())
@@ -211,14 +226,28 @@ class Driver:
                 place = here.frontier if isinstance(error, Exception) else ()
                 self._tasks.fail(place, -1, error)
             for branch in self._branches:
-                branch.thread.join()
+                self._join(branch)
             self._branches.clear()
             self._tasks.wait_all()
+            if self._conductor is not None:
+                self._conductor.ended(result)
             error = self._tasks.first_error()
             if error is not None:
                 self.serial = True
                 raise error
             return pytree.map_leaves(concrete, result)
+
+    def _glue(self, entry: Callable[..., Any] | None, path: str) -> None:
+        if self._conductor is not None and entry is not None:
+            self._conductor.glue(entry, path)
+
+    def _join(self, branch: _Branch) -> None:
+        """Wait for the end of a branch."""
+        if self._conductor is not None:
+            self._tasks.until(lambda: branch.finished)
+            here = scope.get()
+            self._conductor.joined(MAIN if here is None else here.strand, branch.strand)
+        branch.thread.join()
 
     def _open(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a composite's body as glue, so that its children are scheduled one by one."""
@@ -227,6 +256,7 @@ class Driver:
         with recorded(call.node, call.instance, here.frame) as frame:
             waits = here.waits or waits_for_errors(call.node.entry)
             handles = here.handles or handles_errors(call.node.entry)
+            self._glue(call.node.entry, frame.path)
             with inside(Scope(here.strand, call.position, frame, waits, handles=handles)):
                 result = call.node.entry(*args, **kwargs)
         self._tasks.advance(here.strand, here.frontier)
@@ -257,14 +287,18 @@ class Driver:
             )
         return itertools.chain(fetched, iterator), not fetching.calls
 
-    def _numbered(self, here: Scope, child: Scope, items: Iterable[Any]) -> Iterator[Any]:
+    def _numbered(
+        self, here: Scope, child: Scope, items: Iterable[Any], turns: tuple[int, int] = (0, 1)
+    ) -> Iterator[Any]:
         """Items of a loop; `child` is placed at each iteration in turn.
 
         What fetching an item calls comes before the body that takes it.
         """
         position, iteration = child.prefix, child.frame.iteration
         iterator = iter(items)
-        for index in itertools.count():
+        for index in itertools.count(*turns):
+            if turns[1] > 1:
+                self._calls.chains.begin(child.strand)
             child.prefix, child.calls = (*position, index), 0
             child.frame.iteration = (*iteration, index)
             child.frame.calls.clear()
@@ -279,15 +313,25 @@ class Driver:
             yield item
 
     def _bodies(
-        self, here: Scope, position: Position, loop: AnyLoop, carry: Any, items: Iterable[Any]
+        self,
+        here: Scope,
+        position: Position,
+        loop: AnyLoop,
+        carry: Any,
+        items: Iterable[Any],
+        turns: tuple[int, int] = (0, 1),
     ) -> Iterator[tuple[Any, Any]]:
-        """Run a loop's body once per item; yields carry and output of each."""
+        """Run a loop's body once per item; yields carry and output of each.
+
+        Iteration i of a chain is iteration ``first + step * i`` of the loop.
+        """
         count = len(items) if isinstance(items, Sized) else None
         with recorded(loop, loop.instance, here.frame, count) as frame:
             waits = here.waits or waits_for_errors(loop.entry)
             handles = here.handles or handles_errors(loop.entry)
+            self._glue(loop.entry, frame.path)
             child = Scope(here.strand, position, frame, waits, handles=handles)
-            for item in self._numbered(here, child, items):
+            for item in self._numbered(here, child, items, turns):
                 try:
                     with inside(child):
                         carry, output = loop.body(carry, item)
@@ -327,13 +371,49 @@ class Driver:
         here.frame.next_ordinal(loop.full_name(loop.instance))
         self._tasks.advance(here.strand, here.frontier)
         for branch in branches:
-            branch.thread.join()
+            self._join(branch)
         if self._tasks.stopped:
             raise Cancelled
         subject = f"split-spatial({path})"
         last = merge_trees(subject, [branch.carry for branch in branches], ranges, wait)
         rounds = zip(*(branch.outputs for branch in branches), strict=True)
         return last, [merge_trees(subject, parts, ranges, wait) for parts in rounds]
+
+    def _in_chains(
+        self,
+        here: Scope,
+        position: Position,
+        path: str,
+        loop: AnyLoop,
+        carry: Any,
+        items: Sequence[Any],
+    ) -> tuple[Any, Any]:
+        """Run the iterations of a free loop in chains, turn and turn about.
+
+        Raises:
+            Cancelled: If something failed meanwhile.
+        """
+        groups = self._chained[path]
+        nothing = pytree.unflatten(self._calls.structures[path], iter(()))
+        branches: list[_Branch] = []
+        for group in range(groups):
+            calls = dict(here.frame.calls)
+            frame = replace(here.frame, calls=calls, group=group, groups=groups)
+            child = replace(here, frame=frame)
+            start = nothing if group else carry
+            part = items[group::groups]
+            turns = group, groups
+            branches.append(
+                self._start_branch(child, position, path, loop, start, part, turns=turns)
+            )
+        here.frame.next_ordinal(loop.full_name(loop.instance))
+        self._tasks.advance(here.strand, here.frontier)
+        for branch in branches:
+            self._join(branch)
+        if self._tasks.stopped:
+            raise Cancelled
+        outputs = [branches[k % groups].outputs[k // groups] for k in range(len(items))]
+        return branches[live_out_instance(len(items), groups)].carry, outputs
 
     def _branch_off(
         self,
@@ -358,7 +438,7 @@ class Driver:
         outputs = Outputs(len(everything), lambda index: self._output(branch, index))
         if carry is None and recorded_carry is not None and recorded_carry.kind == "none":
             return None, outputs
-        branch.thread.join()
+        self._join(branch)
         if self._tasks.stopped:
             raise Cancelled
         return branch.carry, outputs
@@ -371,14 +451,28 @@ class Driver:
         loop: AnyLoop,
         carry: Any,
         items: Iterable[Any],
+        turns: tuple[int, int] = (0, 1),
     ) -> _Branch:
         """Start a thread that runs the loop at `position`, on a strand of its own."""
-        here.strand = StrandId(next(self._strands))
-        self._tasks.open(here.strand, position, replace(self._calls.reserved(path), rows=here.rows))
-        branch = _Branch(threading.Thread())
+        parent, here.strand = here.strand, StrandId(next(self._strands))
+        if self._conductor is not None:
+            self._conductor.opened(here.strand, parent)
+        announced = self._calls.announced(path, self._calls.chains.chain(here))
+        self._tasks.open(here.strand, position, replace(announced, rows=here.rows))
+        branch = _Branch(threading.Thread(), here.strand)
         branch.thread = threading.Thread(
             target=contextvars.copy_context().run,
-            args=(self._run_branch, branch, here, position, loop, carry, items, ambient.capture()),
+            args=(
+                self._run_branch,
+                branch,
+                here,
+                position,
+                loop,
+                carry,
+                items,
+                turns,
+                ambient.capture(),
+            ),
             name=f"rose-branch-{here.strand}",
             daemon=True,
         )
@@ -394,12 +488,16 @@ class Driver:
         loop: AnyLoop,
         carry: Any,
         items: Iterable[Any],
+        turns: tuple[int, int],
         settings: ambient.Ambient | None,
     ) -> None:
         try:
             with ambient.applied(settings):
                 branch.carry = carry
-                for branch.carry, output in self._bodies(here, position, loop, carry, items):
+                bodies = self._bodies(here, position, loop, carry, items, turns)
+                for branch.carry, output in bodies:
+                    if turns[1] > 1:
+                        require_nothing(here.frame.child_path(loop.full_name(loop.instance)), branch.carry)
                     with self._tasks.changed:
                         branch.outputs.append(output)
                         self._tasks.changed.notify_all()
@@ -409,11 +507,12 @@ class Driver:
             self._tasks.fail(self._tasks.frontier(here.strand), here.frame.group, error)
         finally:
             branch.finished = True
+            self._calls.chains.end(here.strand)
             self._tasks.close(here.strand)
 
     def _output(self, branch: _Branch, index: int) -> Any:
+        self._tasks.until(lambda: len(branch.outputs) > index or branch.finished)
         with self._tasks.changed:
-            self._tasks.changed.wait_for(lambda: len(branch.outputs) > index or branch.finished)
             if len(branch.outputs) > index:
                 return branch.outputs[index]
         raise Cancelled

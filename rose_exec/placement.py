@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rose_exec.conductor import Conductor
 from rose_exec.workers import InlineWorker, ProcessWorker, Worker
 from rose_opt.plan import Plan, PlanRefused, Resident
 from rose_trace import generators
@@ -19,17 +20,19 @@ class Home:
     """Where a component lives.
 
     Attributes:
-        residents: Worker and resident name of each shard, one entry for a whole component.
+        residents: Worker and resident name of each shard or replica, one entry for a whole component.
         remote: Whether it lives in another process.
+        replicas: Whole instances, one per chain of a temporal split; 1 for one.
     """
 
     residents: list[tuple[str, str]]
     remote: bool
+    replicas: int = 1
 
     @property
     def shards(self) -> int:
         """Number of shards, 1 for a whole component."""
-        return len(self.residents)
+        return len(self.residents) // self.replicas
 
     def ranges(self, rows: int) -> tuple[RowRange, ...]:
         """Global rows of each shard."""
@@ -42,11 +45,13 @@ class Placement:
 
     Attributes:
         plan: The plan.
+        conductor: Picks what runs next in a session that is watched; all workers are then its own.
         workers: Workers by name.
         homes: Where each component lives, with its construction, by the identity of that.
     """
 
     plan: Plan
+    conductor: Conductor | None = None
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     homes: dict[int, tuple[Instance, Home]] = field(
         default_factory=dict[int, tuple[Instance, Home]]
@@ -55,10 +60,13 @@ class Placement:
     def start(self) -> None:
         """Start the workers; process workers come up side by side."""
         composites = frozenset(node.key for node in self.plan.nodes if node.composite)
-        self.workers[INLINE] = InlineWorker(INLINE, composites)
+        watched = self.conductor
+        inline = InlineWorker if watched is None else watched.inline_worker
+        process = ProcessWorker if watched is None else watched.process_worker
+        self.workers[INLINE] = inline(INLINE, composites)
         for spec in self.plan.workers:
             if spec.kind == "process":
-                self.workers[spec.name] = ProcessWorker(spec.name, composites)
+                self.workers[spec.name] = process(spec.name, composites)
 
     def record(self, recorder: Any) -> None:
         """Let the worker processes record into the trace of `recorder`, or end that with ``None``."""
@@ -109,7 +117,8 @@ class Placement:
                 )
             if resident.shards == 1:
                 generators.restore(future.result())
-        instance.home = Home([(worker.name, str(resident)) for worker, resident in hosts], True)
+        residents = [(worker.name, str(resident)) for worker, resident in hosts]
+        instance.home = Home(residents, True, hosts[0][1].replicas)
         self.homes[id(instance)] = instance, instance.home
 
     def adopt(self, instance: Instance, component: Any) -> Home:
@@ -146,4 +155,4 @@ class Placement:
                 hosts += [
                     (worker, resident) for resident in spec.residents if resident.component == name
                 ]
-        return sorted(hosts, key=lambda item: item[1].shard)
+        return sorted(hosts, key=lambda item: (item[1].shard, item[1].replica))

@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from rose_exec.conductor import Conductor
 from rose_exec.placement import Placement
 from rose_exec.readiness import (
+    MAIN,
     Cancel,
     Command,
     Position,
@@ -28,6 +30,7 @@ from rose_exec.scope import scope
 from rose_exec.workers import Answer, Job
 from rose_trace import pytree
 from rose_trace.legality import AccessSet
+from rose_trace.node import ExecutionNode
 from rose_trace.pytree import Leaf, Structure
 
 
@@ -49,6 +52,8 @@ class Task:
             varied.
         guarded: Whether its exception goes to the caller alone, who waits for it.
         ready_ns: When it last waited for nothing but its worker (monotonic clock).
+        access: What it touches, each state on its instance; ``None`` for what its job announces.
+        node: Its definition; ``None`` for the reading of an attribute.
     """
 
     job: Job
@@ -59,6 +64,8 @@ class Task:
     expected: Structure | None
     guarded: bool
     ready_ns: int = 0
+    access: AccessSet | None = None
+    node: ExecutionNode | None = None
 
 
 class Tasks:
@@ -67,9 +74,12 @@ class Tasks:
     Args:
         placement: Workers.
         cores: Cores the tasks may occupy together; 0 for no limit.
+        conductor: Picks what runs next in a session that is watched.
     """
 
-    def __init__(self, placement: Placement, cores: float) -> None:
+    def __init__(
+        self, placement: Placement, cores: float, conductor: Conductor | None = None
+    ) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.readiness = Readiness(placement.workers, cores)
@@ -77,6 +87,12 @@ class Tasks:
         self._ids = itertools.count(1)
         self._flying: dict[TaskId, tuple[Task, Result]] = {}
         self._errors: list[tuple[tuple[Position, int], BaseException]] = []
+        self.conductor = conductor
+        self._parked: dict[int, Callable[[], bool]] = {}
+        self._deciding = False
+        if conductor is not None:
+            self.readiness.conducted = True
+            conductor.bind(self.lock)
 
     def submit(self, task: Task, worker: str) -> Result:
         """Hand a task to the state machine; returns its future result.
@@ -92,12 +108,14 @@ class Tasks:
                 result.id,
                 task.position,
                 task.strand,
-                task.job.allowed,
+                task.job.allowed if task.access is None else task.access,
                 frozenset(inputs),
                 worker,
                 task.cores,
                 task.job.path,
             )
+            if self.conductor is not None:
+                self.conductor.submitted(task, submission)
             commands = self.readiness.submit(submission)
             self._flying[result.id] = (task, result)
             self.perform(commands)
@@ -123,6 +141,7 @@ class Tasks:
         with self.changed:
             self.perform(self.readiness.close(strand))
             self.changed.notify_all()
+            self._decide()
 
     def fail(self, position: Position, group: int, error: BaseException) -> None:
         """Glue code at `position` raised, in `group`: nothing later starts any more."""
@@ -130,6 +149,7 @@ class Tasks:
             self._errors.append(((position, group), error))
             self.perform(self.readiness.stop(position))
             self.changed.notify_all()
+            self._decide()
 
     @property
     def stopped(self) -> bool:
@@ -149,6 +169,7 @@ class Tasks:
             if isinstance(command, Cancel):
                 result.error = Cancelled()
                 self._complete(task, result)
+                self.changed.notify_all()
                 continue
             future = self._start(task, command.worker)
             future.add_done_callback(lambda done, t=task, r=result: self._done(t, r, done))
@@ -188,6 +209,7 @@ class Tasks:
             self._complete(task, result)
             self.perform(commands)
             self.changed.notify_all()
+            self._decide()
 
     def _complete(self, task: Task, result: Result) -> None:
         del self._flying[result.id]
@@ -213,7 +235,9 @@ class Tasks:
         Raises:
             Cancelled: If it failed, or will never run.
         """
-        result.done.wait()
+        self.until(result.done.is_set, result.done)
+        if self.conductor is not None:
+            self.conductor.waited(_strand(), result.id)
         if result.error is not None:
             here = scope.get()
             if here is None or here.waits or result.guarded:
@@ -229,8 +253,40 @@ class Tasks:
 
     def wait_all(self) -> None:
         """Wait for every task submitted so far, and for what branches still submit."""
+        self.until(lambda: self.readiness.active == 0)
+        if self.conductor is not None:
+            self.conductor.waited(_strand(), None)
+
+    def until(self, ready: Callable[[], bool], event: threading.Event | None = None) -> None:
+        """Let glue wait; where a conductor decides, it does so once all glue waits.
+
+        Args:
+            ready: What is waited for; changes are announced by `changed`.
+            event: Set when it is there, where one tells.
+        """
+        if self.conductor is None and event is not None:
+            event.wait()
+            return
         with self.changed:
-            self.changed.wait_for(lambda: self.readiness.active == 0)
+            me = threading.get_ident()
+            self._parked[me] = ready
+            self._decide()
+            self.changed.wait_for(ready)
+            del self._parked[me]
+
+    def _decide(self) -> None:
+        """Let the conductor move things on, if nobody else does; the lock is held."""
+        if self.conductor is None or self._deciding:
+            return
+        self._deciding = True
+        try:
+            while sum(not ready() for ready in self._parked.values()) >= self.readiness.strands:
+                picked = self.conductor.next(self.readiness.candidates())
+                if picked is None:
+                    return
+                self.perform([self.readiness.start(picked)])
+        finally:
+            self._deciding = False
 
     def first_error(self) -> BaseException | None:
         """The error that is earliest in program order; forgets all of them."""
@@ -238,6 +294,11 @@ class Tasks:
             errors, self._errors = self._errors, []
             self.readiness.reset()
             return min(errors, key=lambda item: item[0])[1] if errors else None
+
+
+def _strand() -> StrandId:
+    here = scope.get()
+    return MAIN if here is None else here.strand
 
 
 def with_rows(structure: Structure, whole: frozenset[int], rows: int) -> Structure:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rose_opt.plan import (
+    Hierarchy,
     Plan,
     PlanComponent,
     PlanNode,
     Resident,
     Transformation,
     WorkerSpec,
+    replicated_components,
 )
 from rose_trace import frames, hooks, pytree
 from rose_trace.component import Instance, LocalComponents, program
@@ -26,6 +28,7 @@ class Observer(LocalComponents):
     def __init__(self) -> None:
         self.nodes: dict[str, PlanNode] = {}
         self.components: dict[str, Instance] = {}
+        self.counts: dict[str, set[int]] = {}
 
     def _note(self, node: ExecutionNode, instance: Instance | None, frame: Frame) -> Frame:
         name = node.full_name(instance)
@@ -66,9 +69,14 @@ class Observer(LocalComponents):
 
     def run_loop(self, loop: Any, carry: Any, items: Iterable[Any]) -> tuple[Any, Any]:
         frame = self._note(loop, loop.instance, frames.current.get() or Frame())
+        items = list(items)
         with frames.entered(frame):
             carry, outputs = loop.run(carry, items)
         self._result(frame.path, carry)
+        counts = self.counts.setdefault(frame.path, set())
+        counts.add(len(items))
+        count = len(items) if len(counts) == 1 else None
+        self.nodes[frame.path] = dataclasses.replace(self.nodes[frame.path], count=count)
         return carry, outputs
 
     def iterate(self, name: str, items: Iterable[Any]) -> Iterable[Any]:
@@ -107,6 +115,16 @@ def observed_plan(
         hooks.install_executor(None)
     parsed = tuple(Transformation.parse(text) for text in transforms)
     splits = {t["loop"]: int(t["groups"]) for t in parsed if t.name == "split-spatial"}
+    chains = {t["loop"]: int(t["groups"]) for t in parsed if t.name == "split-temporal"}
+    found = Hierarchy(
+        tuple(watcher.nodes.values()), tuple(PlanComponent(n, "") for n in watcher.components)
+    )
+    replicated = {
+        name: groups
+        for loop, groups in chains.items()
+        if found.find(loop)
+        for name in replicated_components(found, loop)
+    }
     sharded: dict[str, int] = {}
     for node in watcher.nodes.values():
         for loop, groups in splits.items():
@@ -117,10 +135,24 @@ def observed_plan(
         for name, groups in sharded.items()
         for k in range(groups)
     ]
-    workers += [WorkerSpec(name, "process", (Resident(name),)) for name in processes]
+    workers += [
+        WorkerSpec(f"{name}@{k}", "process", (Resident(name, replica=k, replicas=groups),))
+        for name, groups in replicated.items()
+        for k in range(groups)
+    ]
+    workers += [
+        WorkerSpec(name, "process", (Resident(name),))
+        for name in processes
+        if name not in replicated
+    ]
     components = tuple(
         PlanComponent(
-            i.name, i.declared.key, i.batch_states, i.declared.shardable, sharded.get(i.name, 1)
+            i.name,
+            i.declared.key,
+            i.batch_states,
+            i.declared.shardable,
+            sharded.get(i.name, 1),
+            replicated.get(i.name, 1),
         )
         for i in watcher.components.values()
     )

@@ -14,6 +14,7 @@ from tests.rose_exec import programs
 from tests.rose_exec.observe import observed_plan
 
 SPLIT = "split-spatial{loop=iteration/rollout/interact groups=2}"
+CHAINS = "split-temporal{loop=iteration/rollout groups=2}"
 REWIRE = "rewire{node=iteration/learn beside=iteration/rollout}"
 
 
@@ -37,10 +38,11 @@ def assert_identical(a: Any, b: Any) -> None:
     [
         ((), ()),
         ((SPLIT, "interleave", "merge"), ()),
+        ((CHAINS, "interleave", "merge"), ()),
         ((REWIRE,), ("trainer",)),
         ((SPLIT, "interleave", "merge", REWIRE), ("trainer", "policy")),
     ],
-    ids=["inline", "split", "rewire", "both"],
+    ids=["inline", "split", "chains", "rewire", "both"],
 )
 def test_planned_run_equals_native(transforms: tuple[str, ...], processes: tuple[str, ...]) -> None:
     plan = observed_plan(programs.build, *transforms, rows=programs.ROWS, processes=processes)
