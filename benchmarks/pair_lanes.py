@@ -1,0 +1,277 @@
+"""Ways to run V of one group beside D of another, and what is measured of them.
+
+A lane set runs one pair at a level of V; D is never limited. `LiveMeasurer` puts it behind the protocol of
+the quota search, `sweep` goes through all levels in alternating order, beside serial runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from benchmarks.pair_worker import Compare, PairWorker, Run, WorkerGone
+from rose_opt.measure import QuotaLevel, QuotaSearchResult, TrialFailed, search_quota
+
+LEAD_NS = 3_000_000  # until both processes have read what they are told
+ITERATION_SLOTS = 4  # a complete iteration here: two steps of two groups
+
+
+@dataclass(frozen=True, slots=True)
+class PairTime:
+    """One run of a pair.
+
+    Attributes:
+        pair_ns: Until both are done [ns].
+        ends_ns: Until each was [ns]; V's is an upper bound where one thread waits for both.
+    """
+
+    pair_ns: int
+    ends_ns: Mapping[str, int]
+
+
+class Lanes(Protocol):
+    """A way to run the pair."""
+
+    def pair(self, level: QuotaLevel) -> PairTime:
+        """Run V at a level, and D beside it."""
+        ...
+
+    def compare(self, level: QuotaLevel) -> dict[str, float]:
+        """Largest difference of the last outputs from those of a serial run; 0.0 for equal bits."""
+        ...
+
+
+def together(runs: Sequence[tuple[PairWorker, Run]], start_ns: int) -> PairTime:
+    """Let processes start at the same moment, and wait for all.
+
+    Raises:
+        WorkerGone: If one failed; what the others answered is dropped, so that they can go on.
+    """
+    answers: list[tuple[int, dict[str, int]]] = []
+    failed: WorkerGone | None = None
+    for worker, run in runs:
+        worker.send(run)
+    for worker, _ in runs:
+        try:
+            answers.append(worker.receive())
+        except WorkerGone as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    ends = {name: end - start_ns for _, each in answers for name, end in each.items()}
+    return PairTime(max(end for end, _ in answers) - start_ns, ends)
+
+
+def soon() -> int:
+    """A moment that processes can be told in time, on the monotonic clock [ns]."""
+    return time.monotonic_ns() + LEAD_NS
+
+
+class OneProcess:
+    """One process, one thread: V on a partition, then D at once on a stream of the whole device."""
+
+    def __init__(self, worker: PairWorker) -> None:
+        self.worker = worker
+
+    def pair(self, level: QuotaLevel) -> PairTime:
+        """Run the pair."""
+        start = soon()
+        return together([(self.worker, Run("pair", start, level))], start)
+
+    def compare(self, level: QuotaLevel) -> dict[str, float]:
+        """Compare both."""
+        return self.worker.ask(Compare())
+
+
+class TwoProcesses:
+    """V in one MPS client, D in another.
+
+    Args:
+        head: The process of D.
+        backbone: The process of V for a level.
+        partitioned: Whether V's process limits itself; else its percentage does.
+    """
+
+    def __init__(
+        self, head: PairWorker, backbone: Callable[[QuotaLevel], PairWorker], partitioned: bool
+    ) -> None:
+        self.head = head
+        self.backbone = backbone
+        self.partitioned = partitioned
+
+    def pair(self, level: QuotaLevel) -> PairTime:
+        """Run the pair."""
+        backbone = self.backbone(level)
+        start = soon()
+        limited = Run("V", start, level if self.partitioned else None)
+        return together([(backbone, limited), (self.head, Run("D", start))], start)
+
+    def compare(self, level: QuotaLevel) -> dict[str, float]:
+        """Compare each in its process."""
+        return self.backbone(level).ask(Compare()) | self.head.ask(Compare())
+
+
+class Replaced:
+    """The process of V, replaced whenever its level changes: what a percentage costs.
+
+    Args:
+        start: Starts a process of a level.
+    """
+
+    def __init__(self, start: Callable[[QuotaLevel], PairWorker]) -> None:
+        self._start = start
+        self._now: tuple[QuotaLevel, PairWorker] | None = None
+        self.started = 0
+
+    def __call__(self, level: QuotaLevel) -> PairWorker:
+        """The process at a level."""
+        if self._now is None or self._now[0] != level:
+            self.stop()
+            self.started += 1
+            worker = self._start(level)
+            self._now = (level, worker)
+            worker.ready()
+        return self._now[1]
+
+    def stop(self) -> None:
+        """End it."""
+        if self._now is not None:
+            worker, self._now = self._now[1], None
+            worker.stop()
+
+
+class LiveMeasurer:
+    """What Algorithm 2 asks for, from live pairs.
+
+    Args:
+        lanes: Runs a pair.
+        repeats: Pairs per trial, whose median counts, after one that does not.
+        say: Told what was measured.
+    """
+
+    def __init__(self, lanes: Lanes, repeats: int, say: Callable[[str], None]) -> None:
+        self.lanes = lanes
+        self.repeats = repeats
+        self.say = say
+
+    def completion_ns(self, level: QuotaLevel) -> int:
+        """H(k) [ns].
+
+        Raises:
+            TrialFailed: If a process failed.
+        """
+        try:
+            self.lanes.pair(level)
+            taken = [self.lanes.pair(level).pair_ns for _ in range(self.repeats)]
+        except WorkerGone as error:
+            raise TrialFailed(str(error)) from error
+        found = round(statistics.median(taken))
+        self.say(f"  trial at {level}: {found / 1e6:.1f} ms")
+        return found
+
+    def iteration_ns(self, level: QuotaLevel) -> int:
+        """Two steps of two groups [ns].
+
+        Raises:
+            TrialFailed: If a process failed.
+        """
+        try:
+            self.lanes.pair(level)
+            return sum(self.lanes.pair(level).pair_ns for _ in range(ITERATION_SLOTS))
+        except WorkerGone as error:
+            raise TrialFailed(str(error)) from error
+
+
+def search(
+    lanes: Lanes, levels: Sequence[QuotaLevel], repeats: int, say: Callable[[str], None]
+) -> tuple[QuotaSearchResult, float]:
+    """Algorithm 2, live; its result and how long it took [s]."""
+    measurer = LiveMeasurer(lanes, repeats, say)
+    reference = measurer.iteration_ns(levels[-1])  # m_0: what runs today, before any search
+    begin = time.monotonic()
+    result = search_quota(measurer, levels, reference)
+    return result, time.monotonic() - begin
+
+
+@dataclass(slots=True)
+class SweepPoint:
+    """What was measured at one level.
+
+    Attributes:
+        level: The level.
+        times: Runs of the pair.
+        difference: Largest difference of outputs from a serial run's.
+        failed: Why it could not be run.
+    """
+
+    level: QuotaLevel
+    times: list[PairTime] = field(default_factory=list[PairTime])
+    difference: dict[str, float] = field(default_factory=dict[str, float])
+    failed: str = ""
+
+    @property
+    def pair_ms(self) -> float:
+        """Median [ms]."""
+        return statistics.median(each.pair_ns for each in self.times) / 1e6
+
+    def told(self) -> dict[str, Any]:
+        """For the result."""
+        found: dict[str, Any] = {"sms": self.level.sms, "percent": self.level.percent}
+        if self.failed or not self.times:
+            return found | {"failed": self.failed or "no time left"}
+        ends = {
+            f"{name.lower()}_ms": round(
+                statistics.median(each.ends_ns[name] for each in self.times) / 1e6, 1
+            )
+            for name in ("V", "D")
+        }
+        return (
+            found
+            | {"pair_ms": round(self.pair_ms, 2)}
+            | ends
+            | {
+                "samples_ms": [round(each.pair_ns / 1e6, 1) for each in self.times],
+                "max_abs_difference": self.difference,
+            }
+        )
+
+
+def sweep(
+    lanes: Lanes,
+    levels: Sequence[QuotaLevel],
+    rounds: int,
+    beside: Callable[[], None],
+    left_s: Callable[[], float],
+) -> list[SweepPoint]:
+    """Run the pair at every level, up and down in turn.
+
+    Args:
+        lanes: Runs a pair.
+        levels: Levels to measure.
+        rounds: Runs per level.
+        beside: Run between rounds: a serial run.
+        left_s: Time left for it [s]; rounds end when it is gone.
+
+    Returns:
+        A point per level, in order.
+    """
+    points = [SweepPoint(level) for level in levels]
+    for point in points:
+        try:
+            lanes.pair(point.level)
+            point.difference = lanes.compare(point.level)
+        except WorkerGone as error:
+            point.failed = str(error)
+    for turn in range(rounds):
+        beside()
+        for point in points if turn % 2 == 0 else reversed(points):
+            if left_s() < 0 or point.failed:
+                continue
+            try:
+                point.times.append(lanes.pair(point.level))
+            except WorkerGone as error:
+                point.failed = str(error)
+    return points

@@ -1,0 +1,302 @@
+"""A process that holds the backbone, the head or both, and runs what it is told.
+
+Processes start together on a moment of the system's monotonic clock. Every wait has a limit: a process
+that dies or hangs ends in an error that names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+    from benchmarks.pair_model import PairSize
+    from rose_opt.measure import QuotaLevel
+
+START_TIMEOUT_S = 90.0
+RUN_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+What = Literal["V", "D", "serial", "pair"]
+"""The backbone; the head; one after the other; both at once from this one thread."""
+
+
+class WorkerGone(RuntimeError):
+    """A process died, hung or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a process is.
+
+    Attributes:
+        name: For messages.
+        holds: Which of V and D.
+        size: Their shapes.
+        device: ``cuda`` or ``cpu``.
+        reference: Path of outputs to compare with.
+    """
+
+    name: str
+    holds: str
+    size: PairSize
+    device: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run.
+
+    Attributes:
+        what: What to run.
+        start_ns: When, on the monotonic clock [ns].
+        level: Limit of V; ``None`` for none.
+    """
+
+    what: What
+    start_ns: int
+    level: QuotaLevel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Compare the last outputs with the reference, or make them the reference."""
+
+    save: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Let go of memory that levels no longer used hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Ask for the levels of partitions."""
+
+
+class PairWorker:
+    """A process, from the outside.
+
+    Args:
+        setup: What it is.
+        environment: Variables of its own.
+    """
+
+    def __init__(self, setup: Setup, environment: Mapping[str, str]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.setup = setup
+        self._pipe, remote = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(remote, setup), name=setup.name, daemon=True
+        )
+        with _environment(environment):
+            self._process.start()
+        remote.close()
+        self.sms = 0
+
+    def ready(self) -> PairWorker:
+        """Wait until it has built its models and warmed up."""
+        self.sms = self._receive(START_TIMEOUT_S)
+        return self
+
+    def send(self, message: object) -> None:
+        """Tell it something; `receive` has the answer."""
+        try:
+            self._pipe.send(message)
+        except OSError:
+            raise self._gone("closed its pipe") from None
+
+    def receive(self) -> Any:
+        """Its answer."""
+        return self._receive(RUN_TIMEOUT_S)
+
+    def ask(self, message: object) -> Any:
+        """Tell it something and wait for the answer."""
+        self.send(message)
+        return self.receive()
+
+    def stop(self) -> None:
+        """End it; one that does not end by itself is killed."""
+        with contextlib.suppress(OSError):
+            self._pipe.send(None)
+        self._process.join(STOP_TIMEOUT_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()
+
+    def _receive(self, timeout_s: float) -> Any:
+        try:
+            if not self._pipe.poll(timeout_s):
+                raise self._gone(f"said nothing for {timeout_s:.0f} s")
+            fine, answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(1.0)
+            raise self._gone(f"ended with exit code {self._process.exitcode}") from None
+        if not fine:
+            raise self._gone(f"failed:\n{answer}")
+        return answer
+
+    def _gone(self, how: str) -> WorkerGone:
+        return WorkerGone(
+            f"Process {self.setup.name}: expected an answer, but it {how}. Its output is above."
+        )
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# In the process ---------------------------------------------------------------------------------
+
+
+def serve(pipe: Connection, setup: Setup) -> None:
+    """Answer messages until told to end, or until the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resident: Resident | None = None
+    message: object = Levels()
+    while message is not None:
+        try:
+            if resident is None:
+                resident = Resident(setup)
+                answer: object = resident.sms
+            else:
+                answer = resident.handle(message)
+            pipe.send((True, answer))
+        except Exception:
+            pipe.send((False, traceback.format_exc()))
+            break
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            break
+    if resident is not None:
+        resident.close()
+
+
+class Resident:
+    """Models and streams of a process."""
+
+    def __init__(self, setup: Setup) -> None:
+        import torch
+
+        from benchmarks.pair_machine import machine
+        from benchmarks.pair_model import Backbone, Head
+
+        self.torch: Any = torch
+        self.setup = setup
+        self.machine = machine(setup.device)
+        self.sms = self.machine.sms()
+        self.backbone = Backbone(setup.size, setup.device) if "V" in setup.holds else None
+        self.head = Head(setup.size, setup.device) if "D" in setup.holds else None
+        self.outputs: dict[str, list[torch.Tensor]] = {}
+        self.warm: set[int] = set()
+        self.aside = self.machine.stream()
+        for _ in range(2):
+            for what in setup.holds:
+                self.run_alone(what, None)
+            self.machine.synchronize()
+
+    def handle(self, message: object) -> Any:
+        """Answer a message.
+
+        Raises:
+            TypeError: If it is none.
+        """
+        match message:
+            case Levels():
+                return self.machine.quota().levels
+            case Compare(save):
+                return self.save() if save else self.compare()
+            case Forget():
+                self.outputs.clear()
+                self.warm.clear()
+                return self.machine.release()
+            case Run(what, start_ns, level):
+                self.prepare(level)
+                while time.monotonic_ns() < start_ns:
+                    pass
+                return self.run(what, level)
+            case _:
+                raise TypeError(f"Process {self.setup.name}: expected a message, got {message!r}.")
+
+    def prepare(self, level: QuotaLevel | None) -> None:
+        """Open a level and run V on it, so that memory and handles of its stream are there."""
+        if level is not None and level.sms not in self.warm:
+            self.warm.add(level.sms)
+            self.run_alone("V", level)
+            self.machine.synchronize()
+
+    def run(self, what: What, level: QuotaLevel | None) -> tuple[int, dict[str, int]]:
+        """Run; when all is done, and when each was, on the monotonic clock [ns]."""
+        ends: dict[str, int] = {}
+        if what == "pair":
+            self.run_alone("V", level)  # a few big launches: the thread is free again at once
+            with self.machine.on(self.aside):
+                self.run_alone("D", None)
+            self.machine.wait(self.aside)
+            ends["D"] = time.monotonic_ns()
+        else:
+            for name in "VD" if what == "serial" else what:
+                self.run_alone(name, level if name == "V" else None)
+        self.machine.synchronize()
+        ends["V" if what == "pair" else what] = time.monotonic_ns()
+        return max(ends.values()), ends
+
+    def run_alone(self, name: str, level: QuotaLevel | None) -> None:
+        """Submit V or D."""
+        model = self.backbone if name == "V" else self.head
+        assert model is not None
+        if level is None:
+            self.outputs[name] = model()
+            return
+        with self.machine.quota().limit(level):
+            self.outputs[name] = model()
+
+    def save(self) -> dict[str, float]:
+        """Keep the last outputs; their magnitudes."""
+        kept = {name: [x.cpu() for x in tensors] for name, tensors in self.outputs.items()}
+        self.torch.save(kept, self.setup.reference)
+        return {name: float(t[0].float().std()) for name, t in kept.items()}
+
+    def compare(self) -> dict[str, float]:
+        """Largest difference of each last output from the reference; 0.0 only for equal bits."""
+        kept: dict[str, list[torch.Tensor]] = self.torch.load(self.setup.reference, mmap=True)
+        found: dict[str, float] = {}
+        for name, tensors in self.outputs.items():
+            found[name] = 0.0
+            for mine, reference in zip(tensors, kept[name], strict=True):
+                theirs = reference.to(mine.device)
+                if not self.torch.equal(mine.view(self.torch.int16), theirs.view(self.torch.int16)):
+                    difference = float((mine.float() - theirs.float()).abs().max())
+                    found[name] = max(found[name], difference, 1e-45)
+        return found
+
+    def close(self) -> None:
+        """Let go of the device."""
+        self.machine.synchronize()
+        self.outputs.clear()
+        self.machine.close()
