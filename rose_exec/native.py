@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rose_trace import hooks
 from rose_trace.component import LocalComponents
@@ -33,6 +33,24 @@ running: ContextVar[Running | None] = ContextVar("rose_running", default=None)
 """The task executed here; ``None`` in glue code."""
 
 
+class Observer(Protocol):
+    """Watches the bodies of nodes."""
+
+    def observe(
+        self,
+        node: ExecutionNode,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Run a body, and look at what it does."""
+        ...
+
+
+observer: ContextVar[Observer | None] = ContextVar("rose_observer", default=None)
+"""Who watches the task executed here."""
+
+
 class UnannouncedAccess(RuntimeError):
     """A node inside a task touches a state that the task did not announce."""
 
@@ -49,10 +67,10 @@ class Native(LocalComponents):
         task = running.get()
         if task is not None:
             _guard(task, node, args)
-        recorder = hooks.recorder()
-        return (
-            node.entry(*args, **kwargs) if recorder is None else recorder.invoke(node, args, kwargs)
-        )
+        watching = observer.get()
+        if watching is not None:
+            return watching.observe(node, args, kwargs, lambda: _run(node, args, kwargs))
+        return _run(node, args, kwargs)
 
     def run_loop(
         self, loop: LoopNode[Any, Any, Any], carry: Any, items: Iterable[Any]
@@ -74,6 +92,11 @@ class Native(LocalComponents):
         """The items themselves."""
         recorder = hooks.recorder()
         return items if recorder is None else recorder.iterate(name, items)
+
+
+def _run(node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    recorder = hooks.recorder()
+    return node.entry(*args, **kwargs) if recorder is None else recorder.invoke(node, args, kwargs)
 
 
 def _guard(task: Running, node: ExecutionNode, args: tuple[Any, ...]) -> None:

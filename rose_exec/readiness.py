@@ -116,6 +116,8 @@ class Readiness:
         self._strands: dict[StrandId, _Strand] = {MAIN: _Strand((), AccessSet(opaque=True))}
         self._started: list[Submission] = []
         self._stop: Position | None = None
+        self.conducted = False
+        """Whether nothing starts by itself: somebody else picks among the `candidates`."""
         self.became_ready: list[TaskId] = []
         """Tasks that wait for nothing but their worker since this list was last cleared."""
 
@@ -155,6 +157,16 @@ class Readiness:
         """A running task has its result."""
         self._retire(task)
         return self._dispatch()
+
+    def start(self, item: TaskId) -> Start:
+        """A task that may start does."""
+        task = self._tasks[item]
+        worker = task.submission.worker
+        self._busy[worker] = item
+        task.started = True
+        self._ready.remove((task.submission.position, item))
+        self._started.append(task.submission)
+        return Start(item, worker)
 
     def fail(self, task: TaskId) -> list[Command]:
         """A running task raised: nothing later in program order starts any more.
@@ -206,6 +218,20 @@ class Readiness:
     def stopped_at(self) -> Position | None:
         """Earliest position that failed, if any."""
         return self._stop
+
+    @property
+    def strands(self) -> int:
+        """Number of branches that may submit more, with the program itself."""
+        return len(self._strands)
+
+    def candidates(self) -> list[TaskId]:
+        """Tasks that may start now, earliest in program order first."""
+        return [
+            item
+            for _, item in self._ready
+            if self._busy[self._tasks[item].submission.worker] is None
+            and self._fits(self._tasks[item].submission.cores)
+        ]
 
     @property
     def active(self) -> int:
@@ -362,6 +388,8 @@ class Readiness:
     def _dispatch(self) -> list[Command]:
         """Start what is ready, earliest in program order first; cores are never oversubscribed."""
         commands: list[Command] = []
+        if self.conducted:
+            return commands
         running = [self._tasks[i].submission.cores for i in self._busy.values() if i is not None]
         used = sum(running)
         for entry in list(self._ready):
@@ -371,12 +399,8 @@ class Readiness:
                 continue
             if self._capacity and used and used + task.submission.cores > self._capacity:
                 break
-            self._busy[worker] = entry[1]
             used += task.submission.cores
-            task.started = True
-            self._ready.remove(entry)
-            self._started.append(task.submission)
-            commands.append(Start(entry[1], worker))
+            commands.append(self.start(entry[1]))
         return commands
 
 
