@@ -168,6 +168,7 @@ class Calls:
             self._threads.get((path, here.rows is not None), self._native_threads),
             function=None if target.resident else call.node.entry,
             ambient=ambient.capture(),
+            stream=ambient.stream(),
         )
         expected = self.structures.get(path)
         if expected is not None and target.rows is not None:

@@ -55,6 +55,10 @@ class DeferredTensor(torch.Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Torch functions take the value itself."""
+        if func is torch.Tensor.cpu and len(args) == 1 and not kwargs:
+            staged = args[0].rose_host_copy()
+            if staged is not None:
+                return staged
         return _on_values(func, args, kwargs)
 
     @classmethod
@@ -63,6 +67,15 @@ class DeferredTensor(torch.Tensor):
     ) -> Any:
         """So do kernels that torch reaches without calling a torch function."""
         return _on_values(func, args, kwargs)
+
+    def rose_host_copy(self) -> torch.Tensor | None:
+        """A copy in host memory that needs none on this process's device; ``None`` where there is none."""
+        from rose_exec.refs import HostCopy
+
+        attributes: dict[str, Any] = object.__getattribute__(self, "__dict__")
+        if "_self_found" in attributes:
+            return None
+        return attributes["_self_wait"](HostCopy(attributes["_self_value"]))
 
     def __copy__(self) -> DeferredTensor:
         return self

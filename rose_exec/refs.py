@@ -17,6 +17,7 @@ from typing import Any
 import wrapt
 
 from rose_exec import wire
+from rose_exec.memory import here
 from rose_exec.readiness import Position, TaskId
 from rose_trace import pytree
 from rose_trace.legality import RowRange
@@ -65,7 +66,10 @@ class Value(ABC):
 
     def get(self) -> Any:
         """The value; all results must be done."""
-        return wire.decode(self.to_wire())
+        value = wire.decode(self.to_wire())
+        here().fence()
+        here().settle()
+        return value
 
 
 @dataclass(slots=True)
@@ -131,6 +135,25 @@ class Slice(Value):
     def to_wire(self) -> wire.Wire:
         """A slice, performed where it is used."""
         return wire.Rows(self.value.to_wire(), self.rows.start, self.rows.stop)
+
+
+@dataclass(slots=True)
+class HostCopy(Value):
+    """A tensor in host memory, straight from the device of the process that holds it."""
+
+    value: Value
+
+    def results(self) -> Iterator[Result]:
+        """The tasks of the tensor."""
+        return self.value.results()
+
+    def to_wire(self) -> wire.Wire:
+        """The tensor as it is."""
+        return self.value.to_wire()
+
+    def get(self) -> Any:
+        """The copy; ``None`` where no other process holds the tensor on a device."""
+        return wire.to_host(self.to_wire())
 
 
 class Deferred(wrapt.LazyObjectProxy):  # type: ignore[misc]

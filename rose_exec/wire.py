@@ -1,7 +1,9 @@
-"""How leaves travel between workers: objects in this process, bytes between processes.
+"""How leaves travel between workers: objects in this process, places in shared memory, bytes for the rest.
 
-Tensors and arrays are sent as their bytes (pickle protocol 5); merges and slices are descriptions that
-the consumer carries out, so that a value is copied once.
+Tensors on a device, and large ones on the host, stay in the process that made them until somebody reads
+them there; small host values are sent as their bytes (pickle protocol 5). Merges and slices are
+descriptions that the consumer carries out, so that a value is copied once. Every consumer gets a copy of
+its own: what it writes there nobody else sees.
 """
 
 from __future__ import annotations
@@ -9,17 +11,27 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rose_exec.memory import HOST, Held, here
+
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A value of this process."""
+    """A value of this process.
+
+    Attributes:
+        value: The value.
+        ready: For tensors on a device: the stream that computes it, and an event after it is there.
+    """
 
     value: Any
+    ready: tuple[Any, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +57,69 @@ class Rows:
     stop: int
 
 
-Wire = Object | Blob | Concat | Rows
+Wire = Object | Blob | Held | Concat | Rows
 
 
 def decode(wire: Wire) -> Any:
-    """The value that `wire` describes."""
+    """The value that `wire` describes, for its consumer alone; follow with `here().fence()`."""
+    value, shared = _open(wire)
+    return _copy(value) if shared else value
+
+
+def _open(wire: Wire) -> tuple[Any, bool]:
+    """The value, and whether it is a view of memory that others read."""
     match wire:
-        case Object(value):
-            return value
+        case Object(value, ready):
+            if ready is not None:
+                _order(value, *ready)
+            return value, False
         case Blob(data):
-            return pickle.loads(data)
+            return pickle.loads(data), False
+        case Held():
+            value = here().view(wire)
+            if wire.layout.requires_grad:
+                return _copy(value).requires_grad_(), False
+            return value, True
         case Concat(parts):
-            return concatenate([decode(part) for part in parts])
+            return concatenate([_open(part)[0] for part in parts]), False
         case Rows(whole, start, stop):
-            return decode(whole)[start:stop]
+            value, shared = _open(whole)
+            return value[start:stop], shared
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if type(value) is np.ndarray else value.clone()
+
+
+def _order(value: Any, stream: Any, event: Any) -> None:
+    """Let the current stream wait for a value of another stream, and keep its memory until it is read."""
+    import torch
+
+    current: Any = torch.cuda.current_stream(value.device)
+    if current != stream:
+        current.wait_event(event)
+        value.record_stream(current)
+
+
+def to_host(wire: Wire) -> Any:
+    """A copy in host memory of a tensor that another process holds on a device; ``None`` for all else."""
+    if isinstance(wire, Held) and wire.device != HOST and not wire.layout.requires_grad:
+        return here().to_host(wire)
+    return None
+
+
+def held_in(wire: Wire) -> Iterator[Held]:
+    """The places in shared memory that `wire` refers to."""
+    match wire:
+        case Held():
+            yield wire
+        case Concat(parts):
+            for part in parts:
+                yield from held_in(part)
+        case Rows(whole):
+            yield from held_in(whole)
+        case _:
+            pass
 
 
 def concatenate(parts: list[Any]) -> Any:
@@ -71,18 +132,61 @@ def concatenate(parts: list[Any]) -> Any:
 
 
 def for_process(wire: Wire) -> Wire:
-    """The same description with every object pickled, ready to be sent."""
+    """The same description without objects of this process, ready to be sent."""
     match wire:
-        case Object(value):
-            return Blob(dumps(value))
-        case Blob():
+        case Object():
+            return _share(_open(wire)[0])
+        case Held() if wire.saved is not None:
+            return _share(wire.saved)
+        case Blob() | Held():
             return wire
         case Concat(parts):
             return Concat(tuple(for_process(part) for part in parts))
-        case Rows(Object(value), start, stop):
-            return Blob(dumps(value[start:stop]))
+        case Rows(Object(value, ready), start, stop):
+            _open(Object(value, ready))
+            return _share(value[start:stop])
         case Rows(whole, start, stop):
             return Rows(for_process(whole), start, stop)
+
+
+def _share(value: Any) -> Wire:
+    """A value of the program's process, in its shared memory until nobody refers to it any more."""
+    if isinstance(value, Held) or not hasattr(value, "nbytes"):
+        return Blob(dumps(value))
+    found = pack([value])[0]
+    if isinstance(found, Held):
+        weakref.finalize(found, here().outbox.free, found.place).atexit = False
+    return found
+
+
+def pack(leaves: Sequence[Any]) -> tuple[Blob | Held, ...]:
+    """Values of this process: in shared memory where that pays, as bytes where not.
+
+    Raises:
+        PicklingError: If a value cannot leave this process.
+    """
+    for leaf in leaves:
+        refuse_graph(leaf)
+    held = here().outbox.put(leaves)
+    return tuple(
+        Blob(dumps(leaf)) if item is None else item for leaf, item in zip(leaves, held, strict=True)
+    )
+
+
+def refuse_graph(value: Any) -> None:
+    """Refuse a tensor whose autograd graph would be cut.
+
+    Raises:
+        PicklingError: If it has one.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return
+    if value.requires_grad and value.grad_fn is not None:
+        raise pickle.PicklingError(
+            "A tensor crosses workers: expected no autograd graph, got one that still requires "
+            "gradients. Return .detach() from the node, or keep both nodes in one component."
+        )
 
 
 def dumps(value: Any) -> bytes:
@@ -97,27 +201,34 @@ class _Pickler(pickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
             return NotImplemented
-        if obj.requires_grad and obj.grad_fn is not None:
-            raise pickle.PicklingError(
-                "A tensor crosses workers: expected no autograd graph, got one that still requires "
-                "gradients. Return .detach() from the node, or keep both nodes in one component."
-            )
-        if obj.device.type != "cpu" or obj.layout is not torch.strided or obj.is_quantized:
+        refuse_graph(obj)
+        if obj.layout is not torch.strided or obj.is_quantized:
             return NotImplemented
-        bits = obj.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        if obj.device.type not in ("cpu", "cuda"):
+            return NotImplemented
+        device = "" if obj.device.type == "cpu" else str(obj.device)
+        source = obj.detach()
+        if device and obj.numel():
+            source = here().device.to_host(source)
+        bits = source.cpu().contiguous().view(-1).view(torch.uint8).numpy()
         return _tensor, (
             bits,
             str(obj.dtype).removeprefix("torch."),
             tuple(obj.shape),
             obj.requires_grad,
+            device,
         )
 
 
-def _tensor(bits: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+def _tensor(
+    bits: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool, device: str = ""
+) -> Any:
     import torch
 
     kind = getattr(torch, dtype)
     if bits.size == 0:
-        return torch.empty(shape, dtype=kind).requires_grad_(requires_grad)
-    array = bits if bits.flags.writeable else bits.copy()
-    return torch.from_numpy(array).view(kind).view(shape).requires_grad_(requires_grad)  # pyright: ignore[reportUnknownMemberType]
+        made = torch.empty(shape, dtype=kind)
+    else:
+        array = bits if bits.flags.writeable else bits.copy()
+        made = torch.from_numpy(array).view(kind).view(shape)  # pyright: ignore[reportUnknownMemberType]
+    return (made.to(device) if device else made).requires_grad_(requires_grad)

@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 DEVICES = ("cpu", "cuda")
 
@@ -55,6 +56,14 @@ def capture() -> Ambient | None:
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
     )
+
+
+def stream() -> Any:
+    """CUDA stream of this thread; ``None`` where CUDA is not in use."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return torch.cuda.current_stream()  # pyright: ignore[reportUnknownMemberType]
 
 
 @contextlib.contextmanager

@@ -44,5 +44,31 @@ class InlineWorker:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, job: Job) -> Answer:
+        if job.stream is None:
+            return self._answer(job)
+        import torch
+
+        with torch.cuda.stream(job.stream):
+            return self._answer(job)
+
+    def _answer(self, job: Job) -> Answer:
         leaves, structure = pytree.flatten(self._residence.execute(job))
-        return Answer(structure, tuple(wire.Object(isolate(leaf)) for leaf in leaves))
+        copies = [isolate(leaf) for leaf in leaves]
+        return Answer(structure, tuple(map(wire.Object, copies, _ready(copies))))
+
+
+def _ready(leaves: list[Any]) -> list[tuple[Any, Any] | None]:
+    """Of each leaf on a CUDA device, the stream that computes it and an event there."""
+    events: dict[Any, tuple[Any, Any]] = {}
+    found: list[tuple[Any, Any] | None] = []
+    for leaf in leaves:
+        if not getattr(leaf, "is_cuda", False):
+            found.append(None)
+            continue
+        import torch
+
+        if leaf.device not in events:
+            stream: Any = torch.cuda.current_stream(leaf.device)
+            events[leaf.device] = stream, stream.record_event()
+        found.append(events[leaf.device])
+    return found

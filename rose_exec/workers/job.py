@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rose_exec import wire
+from rose_exec.memory import here
 from rose_exec.native import Running, running
 from rose_exec.workers.ambient import Ambient, applied
 from rose_trace import frames, pytree
@@ -33,6 +34,8 @@ class Job:
         function: The callable, for functions (inline workers only).
         attribute: Attribute of the component to read, instead of a method to run.
         ambient: Torch settings of the calling glue code.
+        stream: CUDA stream of the calling glue code, for workers of its process.
+        tag: What its worker reports once the device has read the arguments.
     """
 
     path: str
@@ -47,6 +50,8 @@ class Job:
     function: Callable[..., Any] | None = None
     attribute: str = ""
     ambient: Ambient | None = None
+    stream: Any = None
+    tag: int = -1
 
 
 @dataclass(slots=True)
@@ -82,7 +87,9 @@ class Residence:
             value = getattr(self.components[job.resident], job.attribute)
             return _plain(job.resident, job.attribute, value)
         _set_threads(job.threads)
-        args, kwargs = pytree.unflatten(job.arguments, iter([wire.decode(x) for x in job.leaves]))
+        leaves = [wire.decode(leaf) for leaf in job.leaves]
+        here().fence(job.tag)
+        args, kwargs = pytree.unflatten(job.arguments, iter(leaves))
         if job.function is not None:
             call = job.function
         else:

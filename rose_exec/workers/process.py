@@ -1,58 +1,60 @@
 """A worker that is a process of its own, spawned, with one slot.
 
-Requests and answers are messages on one pipe, so order is kept and a dead process is seen at once.
+Requests and answers are messages on one pipe, so order is kept and a dead process is seen at once. Large
+values stay in the process that made them: this side keeps them alive there for as long as anything
+refers to them, and until the devices of their readers have read them.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import glob
 import itertools
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import threading
-import traceback
+import weakref
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rose_exec import wire
-from rose_exec.native import Native
-from rose_exec.workers.job import Answer, Job, Residence
-from rose_trace import generators, hooks, pytree
-from rose_trace.component import Instance, rebuild
-from rose_trace.record import join, leave
+from rose_exec.memory import HOST, ChunkId, Held, here
+from rose_exec.memory.arena import Place
+from rose_exec.workers.channel import NOTHING, Channel, News
+from rose_exec.workers.directory import directory
+from rose_exec.workers.job import Answer, Job
+from rose_exec.workers.serve import Build, Record, Stop, serve
+from rose_trace import generators
+from rose_trace.component import Instance
 
-SPAWN_TIMEOUT_S = 120.0  # ours: importing torch on a busy machine takes seconds
 EXIT_TIMEOUT_S = 10.0  # ours
 LAST_LINES = 20  # ours: how much of a dead worker's output an error shows
+
+_numbers = itertools.count()
 
 
 class WorkerDied(RuntimeError):
     """A worker process ended while it was needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
-    resident: str
-    instance: Instance
-    shard: int
-    shards: int
-    generators: generators.State
+@dataclass(slots=True)
+class _Asked:
+    """A request without an answer, or with one whose arguments a device still reads.
 
+    Attributes:
+        future: Its answer.
+        given: Values of other processes among its arguments.
+        later: Whether the worker says by itself when it has read them.
+    """
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    settings: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    pass
+    future: Future[Any]
+    given: list[Held] = field(default_factory=list[Held])
+    later: bool = False
 
 
 class ProcessWorker:
@@ -67,17 +69,29 @@ class ProcessWorker:
 
     def __init__(self, name: str, composites: frozenset[str]) -> None:
         self.name = name
+        self.owner = f"{name}#{next(_numbers)}"
         context = multiprocessing.get_context("spawn")
-        self._pipe, remote = context.Pipe()
+        pipe, remote = context.Pipe()
+        self._channel = Channel(pipe)
         output, remote_output = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=_serve, args=(remote, remote_output, name, composites), name=f"rose-{name}"
+            target=serve,
+            args=(remote, remote_output, name, self.owner, composites),
+            name=f"rose-{name}",
         )
         with _environment(OMP_WAIT_POLICY="PASSIVE"):  # an idle team must not spin on a shared core
             self._process.start()
         remote.close()
         remote_output.close()
-        self._pending: dict[int, Future[Any]] = {}
+        directory.join(self)
+        self._pending: dict[int, _Asked] = {}
+        self._reading: dict[int, list[Held]] = {}
+        self._read_changed = threading.Condition()
+        self._held: weakref.WeakSet[Held] = weakref.WeakSet()
+        self._held_lock = threading.Lock()
+        self._freed: collections.deque[Place] = collections.deque()
+        self._closed_chunks: collections.deque[ChunkId] = collections.deque()
+        self._released: collections.deque[ChunkId] = collections.deque()
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
@@ -91,21 +105,26 @@ class ProcessWorker:
         self, resident: str, instance: Instance, shard: int, shards: int
     ) -> Future[generators.State]:
         """Construct a component, or one shard of it, in the process."""
-        return self._ask(_Build(resident, instance, shard, shards, generators.capture()))
+        return self._ask(Build(resident, instance, shard, shards, generators.capture()))
 
     def run(self, job: Job) -> Future[Answer]:
         """Start a job."""
+        job.stream = None
+        here().settle()
         try:
             job.leaves = tuple(wire.for_process(leaf) for leaf in job.leaves)
         except Exception as error:
             failed: Future[Answer] = Future()
             failed.set_exception(_unpicklable(self.name, job, error))
             return failed
-        return self._ask(job)
+        given = [held for leaf in job.leaves for held in wire.held_in(leaf)]
+        answer = self._ask(job, given)
+        directory.retire_own()
+        return answer
 
     def record(self, settings: Any) -> Future[None]:
         """Start recording in the process, or end it with ``None``."""
-        return self._ask(_Record(settings))
+        return self._ask(Record(settings))
 
     @property
     def pid(self) -> int | None:
@@ -114,61 +133,166 @@ class ProcessWorker:
 
     def close(self) -> None:
         """End the process; kills it where it does not end by itself."""
+        self._save()
+        directory.wait_until_read(self)
         self._closing = True
         with contextlib.suppress(WorkerDied):
-            self._ask(_Stop())
+            self._ask(Stop())
         self._process.join(EXIT_TIMEOUT_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self._reader.join()
         self._output.join(EXIT_TIMEOUT_S)
-        self._pipe.close()
+        self._channel.close()
 
-    def _ask(self, message: object) -> Future[Any]:
-        future: Future[Any] = Future()
+    def close_chunk(self, chunk: ChunkId) -> None:
+        """Tell the process to close another one's chunk."""
+        self._closed_chunks.append(chunk)
+        self._flush()
+
+    def wait_until_read(self, owner: str) -> None:
+        """Wait, a bounded time, until the process has read what it was given of process `owner`."""
+
+        def done() -> bool:
+            given = [held for values in list(self._reading.values()) for held in values]
+            return not any(held.chunk.owner == owner for held in given)
+
+        with self._read_changed:
+            self._read_changed.wait_for(done, EXIT_TIMEOUT_S)
+
+    def _outstanding(self) -> list[Held]:
+        with self._held_lock:
+            return list(self._held)
+
+    def _save(self) -> None:
+        """Copy what the program still refers to: a value outlives its worker."""
+        torch = sys.modules.get("torch")
+        for held in self._outstanding():
+            on_host = held.device == HOST or (torch is not None and torch.cuda.is_initialized())
+            if on_host and held.saved is None:
+                with contextlib.suppress(RuntimeError):
+                    here().save(held)
+
+    def _free(self, place: Place) -> None:
+        self._freed.append(place)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what has to be said about memory, unless something else will soon be sent anyway.
+
+        Finalizers come here, in any thread and at any moment: this never waits for the lock.
+        """
+        while not self._pending and (self._freed or self._closed_chunks or self._released):
+            if not self._lock.acquire(blocking=False):
+                return  # whoever has it comes here afterwards
+            try:
+                self._channel.send(NOTHING, self._news(), b"")
+            except OSError:
+                return
+            finally:
+                self._lock.release()
+
+    def _news(self) -> News:
+        return News(
+            retired=_taken(self._closed_chunks),
+            closed=_taken(self._released),
+            freed=_taken(self._freed),
+        )
+
+    def _ask(self, message: object, given: list[Held] | None = None) -> Future[Any]:
+        asked = _Asked(Future(), given or [])
+        asked.later = any(h.device != HOST and h.chunk.owner != self.owner for h in asked.given)
         with self._lock:
             number = next(self._ids)
             try:
                 data = pickle.dumps(message, protocol=5)
             except Exception as error:
-                future.set_exception(_unpicklable(self.name, message, error))
-                return future
-            self._pending[number] = future
+                asked.future.set_exception(_unpicklable(self.name, message, error))
+                return asked.future
+            news = self._news()
+            told = {held.chunk for held in asked.given if held.saved is None}
+            news.chunks = [c for c in (directory.tell(self, chunk) for chunk in told) if c]
+            self._pending[number] = asked
             try:
-                self._pipe.send_bytes(number.to_bytes(8, "little", signed=True))
-                self._pipe.send_bytes(data)
+                self._channel.send(number, news, data)
             except OSError:
                 self._pending.pop(number, None)
-                future.set_exception(self._died())
-        return future
+                asked.future.set_exception(self._died())
+        return asked.future
 
     def _read(self) -> None:
         while True:
             try:
-                number = int.from_bytes(self._pipe.recv_bytes(), "little", signed=True)
-                data = self._pipe.recv_bytes()
+                number, news, data = self._channel.receive()
             except (EOFError, OSError):
                 break
-            answer: Any = None
-            try:
-                answer, error = pickle.loads(data)
-            except Exception as problem:  # a class of the worker that this process cannot import
-                error = problem
-            future = self._pending.pop(number)
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(answer)
+            self._learn(news)
+            if number != NOTHING:
+                self._answered(number, news, data)
+            self._flush()
         self._process.join(EXIT_TIMEOUT_S)
         with self._lock:
             left, self._pending = self._pending, {}
-        for future in left.values():
+        with self._read_changed:
+            self._reading.clear()
+            self._read_changed.notify_all()
+        self._ended()
+        for asked in left.values():
             if self._closing:
-                future.set_result(None)
+                asked.future.set_result(None)
             else:
                 self._output.join(1.0)
-                future.set_exception(self._died())
+                asked.future.set_exception(self._died())
+
+    def _answered(self, number: int, news: News, data: memoryview) -> None:
+        answer: Any = None
+        try:
+            answer, error = pickle.loads(data)
+        except Exception as problem:  # a class of the worker that this process cannot import
+            error = problem
+        if isinstance(answer, Answer):
+            for leaf in answer.leaves:
+                for held in wire.held_in(leaf):
+                    with self._held_lock:
+                        self._held.add(held)
+                    weakref.finalize(held, self._free, held.place).atexit = False
+        asked = self._pending.pop(number)
+        if asked.later and number not in news.finished:
+            self._reading[number] = asked.given
+        if error is not None:
+            asked.future.set_exception(error)
+        else:
+            asked.future.set_result(answer)
+
+    def _learn(self, news: News) -> None:
+        for chunk in news.chunks:
+            directory.add(chunk)
+        if news.finished:
+            with self._read_changed:
+                for number in news.finished:
+                    self._reading.pop(number, None)
+                self._read_changed.notify_all()
+        for chunk in news.closed:
+            directory.closed(chunk, self.owner)
+        for chunk in news.retired:
+            directory.retire(chunk, lambda chunk=chunk: self._release(chunk))
+
+    def _release(self, chunk: ChunkId) -> None:
+        self._released.append(chunk)
+        self._flush()
+
+    def _ended(self) -> None:
+        """The process is gone: what it held on the host is still there, the rest is not."""
+        for held in self._outstanding():
+            if held.saved is None and held.device == HOST:
+                with contextlib.suppress(OSError, RuntimeError):
+                    here().save(held)
+            held.lost = "" if held.saved is not None else "a worker that has ended"
+        directory.leave(self)
+        for left in glob.glob(f"/dev/shm/torch_{self._process.pid}_*"):
+            with contextlib.suppress(OSError):  # torch's counters, where the process was killed
+                os.unlink(left)
 
     def _died(self) -> WorkerDied:
         self._process.join(1.0)  # its end of the pipe closes a moment before it is gone
@@ -190,12 +314,16 @@ class ProcessWorker:
 
 def _unpicklable(worker: str, message: object, error: Exception) -> Exception:
     subject = message.path if isinstance(message, Job) else "A component"
-    if isinstance(message, _Build):
+    if isinstance(message, Build):
         subject = f"Component {message.instance.name}"
     return pickle.PicklingError(
         f"{subject}: expected values that can be sent to worker {worker}, got {error}. Define classes at "
         "module level and pass plain data, tensors or arrays."
     )
+
+
+def _taken(items: collections.deque[Any]) -> list[Any]:
+    return [items.popleft() for _ in range(len(items))]
 
 
 @contextlib.contextmanager
@@ -207,80 +335,3 @@ def _environment(**values: str) -> Any:
     finally:
         for key in missing:
             del os.environ[key]
-
-
-# In the process ---------------------------------------------------------------------------------
-
-
-def _serve(pipe: Connection, output: Connection, name: str, composites: frozenset[str]) -> None:
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
-    output.close()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    import faulthandler
-
-    faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program decides what an interrupt ends
-    hooks.install_executor(Native())
-    residence = Residence(name, composites)
-    while True:
-        try:
-            number = int.from_bytes(pipe.recv_bytes(), "little", signed=True)
-            data = pipe.recv_bytes()
-        except EOFError:
-            number, data = -1, pickle.dumps(_Stop())
-        answer: Any = None
-        error: BaseException | None = None
-        message: object = None
-        try:
-            message = pickle.loads(data)
-            answer = _handle(residence, message)
-        except BaseException as raised:
-            error = raised
-            trace = "".join(traceback.format_exception(raised)).rstrip()
-            error.add_note(f"Raised in worker {name}:\n{trace}")
-        if number >= 0:
-            _send(pipe, number, answer, error)
-        if isinstance(message, _Stop):
-            break
-    pipe.close()
-
-
-def _send(pipe: Connection, number: int, answer: Any, error: BaseException | None) -> None:
-    try:
-        data = pickle.dumps((answer, error), protocol=5)
-        pickle.loads(data) if error is not None else None
-    except Exception as problem:
-        notes = "\n".join(getattr(error, "__notes__", []))
-        stand_in = RuntimeError(
-            f"{error if error is not None else problem!r} (could not be pickled)\n{notes}"
-        )
-        data = pickle.dumps((None, stand_in), protocol=5)
-    with contextlib.suppress(BrokenPipeError):
-        pipe.send_bytes(number.to_bytes(8, "little", signed=True))
-        pipe.send_bytes(data)
-
-
-def _handle(residence: Residence, message: object) -> Any:
-    match message:
-        case Job():
-            leaves, structure = pytree.flatten(residence.execute(message))
-            return Answer(structure, tuple(wire.Blob(wire.dumps(leaf)) for leaf in leaves))
-        case _Build(resident, instance, shard, shards, state):
-            generators.restore(state)
-            residence.components[resident] = rebuild(instance, shard, shards)
-            return generators.capture()
-        case _Record(settings):
-            _record(settings, residence.worker)
-        case _:
-            _record(None, residence.worker)
-    return None
-
-
-def _record(settings: Any, worker: str) -> None:
-    if hooks.recorder() is None and settings is None:
-        return
-    if settings is None:
-        leave()
-    else:
-        join(settings, process=f"worker:{worker}")

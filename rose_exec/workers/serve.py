@@ -1,0 +1,198 @@
+"""What runs in a worker process: takes requests one after the other and answers them."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rose_exec import wire
+from rose_exec.memory import Memory, enter
+from rose_exec.native import Native
+from rose_exec.workers.channel import NOTHING, Channel, News
+from rose_exec.workers.job import Answer, Job, Residence
+from rose_trace import generators, hooks, pytree
+from rose_trace.component import Instance, rebuild
+from rose_trace.record import join, leave
+
+POLL_S = 0.002  # ours: how often a worker without work looks whether its device has read what it was given
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Construct a component, or one shard of it."""
+
+    resident: str
+    instance: Instance
+    shard: int
+    shards: int
+    generators: generators.State
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Start recording, or end it with ``None``."""
+
+    settings: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End."""
+
+
+def serve(
+    pipe: Connection, output: Connection, name: str, owner: str, composites: frozenset[str]
+) -> None:
+    """Answer requests until told to stop, or until the program is gone.
+
+    Args:
+        pipe: Where requests come from.
+        output: Takes the place of standard output and error.
+        name: Worker name.
+        owner: Name of this process for shared memory.
+        composites: Definitions that only call other nodes, by key.
+    """
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    output.close()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program decides what an interrupt ends
+    hooks.install_executor(Native())
+    server = _Server(Channel(pipe), enter(Memory(owner)), Residence(name, composites))
+    try:
+        while server.turn():
+            pass
+    finally:
+        server.close()
+
+
+@dataclass(slots=True)
+class _Server:
+    channel: Channel
+    memory: Memory
+    residence: Residence
+    closed: bool = False
+
+    def turn(self) -> bool:
+        """Take one message; returns whether more may come."""
+        self._wait()
+        try:
+            number, news, data = self.channel.receive()
+        except (EOFError, OSError):
+            return False
+        told = self._learn(news)
+        if number == NOTHING:
+            if told:
+                self._send(NOTHING, told, b"")
+            return True
+        message, answer, error = self._do(number, data)
+        self._answer(number, told, answer, error)
+        return not isinstance(message, Stop)
+
+    def _wait(self) -> None:
+        """Wait for a message, and report meanwhile what the device has read."""
+        inbox = self.memory.inbox
+        while inbox.reading and not self.channel.waits(POLL_S):
+            finished = inbox.finished()
+            if finished:
+                self._send(NOTHING, News(finished=finished), b"")
+
+    def _learn(self, news: News) -> News:
+        for chunk in news.chunks:
+            self.memory.inbox.learn(chunk)
+        for place in news.freed:
+            self.memory.outbox.free(place)
+        for chunk in news.closed:
+            self.memory.outbox.release(chunk.number)
+        for chunk in news.retired:
+            self.memory.inbox.close(chunk)
+        return News(closed=news.retired)
+
+    def _do(self, number: int, data: memoryview) -> tuple[object, Any, BaseException | None]:
+        message: object = None
+        try:
+            message = pickle.loads(data)
+            if isinstance(message, Job):
+                message.tag = number
+            return message, self._handle(message), None
+        except BaseException as error:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            error.add_note(f"Raised in worker {self.residence.worker}:\n{trace}")
+            if _lost_device(error):
+                error.add_note(
+                    f"Worker {self.residence.worker}: expected a working CUDA context, got one that no longer "
+                    "works after this error. Close the session and start it again."
+                )
+            # What the failed call had on a device is free again for the next one.
+            traceback.clear_frames(error.__traceback__)
+            return message, None, error
+
+    def _answer(self, number: int, news: News, answer: Any, error: BaseException | None) -> None:
+        self.memory.fence(number)  # a call that failed before it could say so
+        try:
+            data = pickle.dumps((answer, error), protocol=5)
+            pickle.loads(data) if error is not None else None
+        except Exception as problem:
+            notes = "\n".join(getattr(error, "__notes__", []))
+            stand_in = RuntimeError(
+                f"{error if error is not None else problem!r} (could not be pickled)\n{notes}"
+            )
+            data = pickle.dumps((None, stand_in), protocol=5)
+        with contextlib.suppress(RuntimeError):  # of a device that no longer works
+            news.finished = self.memory.inbox.finished()
+        news.chunks, news.retired = self.memory.outbox.news()
+        self._send(number, news, data)
+
+    def _send(self, number: int, news: News, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.channel.send(number, news, data)
+
+    def _handle(self, message: object) -> Any:
+        residence = self.residence
+        match message:
+            case Job():
+                leaves, structure = pytree.flatten(residence.execute(message))
+                return Answer(structure, wire.pack(leaves))
+            case Build(resident, instance, shard, shards, state):
+                generators.restore(state)
+                residence.components[resident] = rebuild(instance, shard, shards)
+                return generators.capture()
+            case Record(settings):
+                _record(settings, residence.worker)
+            case _:
+                _record(None, residence.worker)
+                self.close()
+        return None
+
+    def close(self) -> None:
+        """Let go of everything, while all that it needs for that is still there."""
+        if not self.closed:
+            self.closed = True
+            self.residence.components.clear()
+            with contextlib.suppress(RuntimeError):  # of a device that no longer works
+                self.memory.close()
+
+
+def _lost_device(error: BaseException) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None or isinstance(error, torch.OutOfMemoryError):
+        return False
+    return isinstance(error, RuntimeError) and "CUDA error" in str(error)
+
+
+def _record(settings: Any, worker: str) -> None:
+    if hooks.recorder() is None and settings is None:
+        return
+    if settings is None:
+        leave()
+    else:
+        join(settings, process=f"worker:{worker}")
