@@ -16,7 +16,7 @@ from ortools.linear_solver.python import model_builder
 
 from rose_opt.schedule.capacity import RESOURCES, Limits, Mode, Units, within
 from rose_opt.schedule.conflicts import least_units, maximal_cliques
-from rose_opt.schedule.model import Kappa, LoopProblem, usable_modes
+from rose_opt.schedule.model import LEAST_RATE, Kappa, LoopProblem, usable_modes
 
 _COLUMN_LIMIT = 20_000  # ours: co-run sets before the co-run bound is left out
 _LP_TOLERANCE = 1e-7  # relative; GLOP's optimum may lie this much above the true one
@@ -61,7 +61,8 @@ class PhaseClass:
         name: Name of the phase.
         engine: The worker that runs all of them.
         modes: Usable modes.
-        groups: The groups that have one.
+        groups: The groups that have one, each of which runs one phase at a time; none where phases
+            belong to no group.
     """
 
     name: str
@@ -109,7 +110,7 @@ def bounds(problem: LoopProblem) -> Bounds:
         clique_ns=max(
             sum(classes[i].best_ns * len(classes[i].groups) for i in clique) for clique in cliques
         ),
-        corun_ns=_corun_ns(classes, limits, problem.kappa),
+        corun_ns=corun_ns(classes, [len(kind.groups) for kind in classes], limits, problem.kappa),
     )
 
 
@@ -168,13 +169,25 @@ def _distinct_groups(kinds: Sequence[PhaseClass]) -> bool:
                     return True
         return False
 
-    return all(place(kind, set()) for kind in range(len(kinds)))
+    return all(place(kind, set()) for kind in range(len(kinds)) if kinds[kind].groups)
 
 
-def _corun_ns(classes: Sequence[PhaseClass], limits: Limits, kappa: Kappa) -> int:
-    """Solve min sum(y), s.t. every class makes its progress over the co-run sets.
+def corun_ns(
+    classes: Sequence[PhaseClass], counts: Sequence[int], limits: Limits, kappa: Kappa
+) -> int:
+    """Least time in which every class does its work, shared out between the co-run sets.
 
-    Phase v in mode m progresses by (1 - sum of kappa beside it) / duration per unit of time.
+    It solves min sum(y), s.t. every class makes its progress over the sets: phase v in mode m
+    progresses by (1 - sum of kappa beside it) / duration per unit of time, and never stands still.
+
+    Args:
+        classes: What runs.
+        counts: How often. Shape: as `classes`.
+        limits: Capacity in units.
+        kappa: Contention by the classes' names.
+
+    Returns:
+        The bound [ns]; 0 where there are too many sets.
 
     Raises:
         RuntimeError: If GLOP finds no optimum; one always exists.
@@ -184,7 +197,7 @@ def _corun_ns(classes: Sequence[PhaseClass], limits: Limits, kappa: Kappa) -> in
         columns.append(column)
         if len(columns) > _COLUMN_LIMIT:
             return 0
-    scale = max(kind.best_ns for kind in classes)
+    scale = max((kind.best_ns for kind in classes), default=1)
     model = model_builder.Model()
     times = [model.new_num_var(0.0, math.inf, "") for _ in columns]
     progress: list[list[tuple[model_builder.Variable, float]]] = [[] for _ in classes]
@@ -196,12 +209,12 @@ def _corun_ns(classes: Sequence[PhaseClass], limits: Limits, kappa: Kappa) -> in
                 if other != index
             )
             duration = classes[index].modes[number].duration_ns / scale
-            progress[index].append((time, (1.0 - lost) / duration))
-    for kind, terms in zip(classes, progress, strict=True):
+            progress[index].append((time, max(1.0 - lost, LEAST_RATE) / duration))
+    for count, terms in zip(counts, progress, strict=True):
         rates = model_builder.LinearExpr.weighted_sum(  # pyright: ignore[reportUnknownMemberType]
             [time for time, _ in terms], [rate for _, rate in terms]
         )
-        model.add(rates >= len(kind.groups))
+        model.add(rates >= count)
     model.minimize(model_builder.LinearExpr.sum(times))  # pyright: ignore[reportUnknownMemberType]
     solver = model_builder.Solver("glop")
     status = solver.solve(model)

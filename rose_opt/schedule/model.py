@@ -18,6 +18,9 @@ from rose_opt.schedule.capacity import Capacity, Mode, within
 Kappa = Mapping[tuple[str, str], float]
 """Progress that phase v loses per second beside phase w, by (v, w) [fraction, >= 0]."""
 
+LEAST_RATE = 0.02
+"""Nothing stands still: contention that would stop a phase lets it creep. # ours"""
+
 
 class PhaseId(NamedTuple):
     """One phase of one group."""

@@ -1,7 +1,8 @@
 """Which earlier tasks a task conflicts with, kept in one list per state.
 
-An access that covers a whole state separates: whatever conflicts with it or comes after it need not be
-compared with what lies before. So lists stay short, and the answer implies all conflicts.
+A write that covers a whole state separates: whatever conflicts with it or comes after it need not be
+compared with what lies before. Reads are kept apart, since a read conflicts with none of them. So lists
+that are looked at stay short, and the answer implies all conflicts.
 
 Paper: §4.3.1.
 """
@@ -14,12 +15,16 @@ from collections.abc import Iterator, Sequence
 from rose_trace.legality import AccessSet, RowRange, conflicting
 from rose_trace.records import Access
 
+_Entry = tuple[int, Access, RowRange | None]
+"""A task, what it touches, and which rows of that."""
+
 
 class Hazards:
     """Accesses of the tasks so far, in program order."""
 
     def __init__(self) -> None:
-        self._live: defaultdict[str, list[tuple[int, Access, RowRange | None]]] = defaultdict(list)
+        self._reads: defaultdict[str, list[_Entry]] = defaultdict(list)
+        self._writes: defaultdict[str, list[_Entry]] = defaultdict(list)
         self._since_fence: list[int] = []
         self._fences: list[int] = []
 
@@ -37,14 +42,18 @@ class Hazards:
             yield from self._since_fence
             return
         for item in access.accesses:
-            for task, other, rows in self._live[item.state]:
+            earlier = self._writes[item.state]
+            if item.mode.writes:
+                earlier = [*self._reads[item.state], *earlier]
+            for task, other, rows in earlier:
                 if conflicting(other, item, rows, access.rows):
                     yield task
 
     def add(self, fragments: Sequence[tuple[int, AccessSet]]) -> None:
         """Remember what the fragments of one invocation touch; none of them separates the others."""
         if any(access.opaque for _, access in fragments):
-            self._live.clear()
+            self._reads.clear()
+            self._writes.clear()
             self._since_fence = []
             self._fences = [task for task, _ in fragments]
             return
@@ -55,18 +64,18 @@ class Hazards:
         for task, access in fragments:
             self._since_fence.append(task)
             for item in access.accesses:
-                self._live[item.state].append((task, item, access.rows))
+                kept = self._writes if item.mode.writes else self._reads
+                kept[item.state].append((task, item, access.rows))
 
     def _drop(self, write: Access, rows: RowRange | None) -> None:
         """Forget what a write separates from all that follows."""
         whole = not write.keyed or rows is None
-        entries = self._live[write.state]
-        entries[:] = [entry for entry in entries if not whole and not _covered(entry, write, rows)]
+        for kept in (self._reads, self._writes):
+            entries = kept[write.state]
+            entries[:] = [e for e in entries if not whole and not _covered(e, write, rows)]
 
 
-def _covered(
-    entry: tuple[int, Access, RowRange | None], access: Access, rows: RowRange | None
-) -> bool:
+def _covered(entry: _Entry, access: Access, rows: RowRange | None) -> bool:
     """Whether whatever conflicts with an entry also conflicts with a later write of `rows`."""
     _, earlier, earlier_rows = entry
     return (

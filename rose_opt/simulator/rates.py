@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rose_opt.schedule.model import Kappa
-
-LEAST_RATE = 0.02
-"""Nothing stands still: contention that would stop a task lets it creep. # ours"""
+from rose_opt.schedule.model import LEAST_RATE, Kappa
 
 Rates = Callable[[tuple[str, ...]], Sequence[float]]
 """Rates of running tasks by their names, in the same order [fraction of solo speed, > 0]."""

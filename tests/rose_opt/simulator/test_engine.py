@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose_opt.simulator import Contention, DoesNotFit, Machine, Task, simulate
-from rose_opt.simulator.rates import LEAST_RATE
+from rose_opt.schedule.model import LEAST_RATE
 
 
 def test_tasks_wait_for_what_they_name_and_for_their_worker() -> None:
