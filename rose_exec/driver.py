@@ -497,7 +497,9 @@ class Driver:
                 bodies = self._bodies(here, position, loop, carry, items, turns)
                 for branch.carry, output in bodies:
                     if turns[1] > 1:
-                        require_nothing(here.frame.child_path(loop.full_name(loop.instance)), branch.carry)
+                        require_nothing(
+                            here.frame.child_path(loop.full_name(loop.instance)), branch.carry
+                        )
                     with self._tasks.changed:
                         branch.outputs.append(output)
                         self._tasks.changed.notify_all()

@@ -133,7 +133,10 @@ class PlanSearch:
     def _around(self, target: str) -> Iterator[Composition]:
         if self._candidates is None:
             self._candidates = candidates(self.facts, self.settings)
-        for candidate in (*self._candidates.splits, *self._candidates.rewires):
+        # Its own candidates first; then what was found about others and moves something around it.
+        own = [candidate.composition for candidate in self._candidates.of(target)]
+        every = dict.fromkeys((*own, *self._candidates.splits, *self._candidates.rewires))
+        for candidate in every:
             if any(within(target, path) for path in self._changed(candidate)):
                 yield candidate
 

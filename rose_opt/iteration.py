@@ -12,7 +12,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from rose_opt.chains import ChainSchedule
 from rose_opt.facts import Facts
+from rose_opt.graph import within
 from rose_opt.kernel import Kernel
 from rose_opt.phases import (
     calls_per_run,
@@ -59,11 +61,12 @@ class Pricing:
     Attributes:
         facts: What is known.
         workers: Where components live.
-        kernels: Schedules of the split loops, by path.
+        kernels: Schedules of the loops that are split by rows, by path.
         rewires: Pairs ``(node, beside)``.
         cores: Cores of the machine.
         settings: Settings of the search.
         bounding: Whether to price every part at its lower bound instead.
+        chains: Schedules of the loops that are in chains, by path.
     """
 
     facts: Facts
@@ -73,6 +76,7 @@ class Pricing:
     cores: float
     settings: PlanSettings
     bounding: bool = False
+    chains: Mapping[str, ChainSchedule] = field(default_factory=dict[str, ChainSchedule])
     _regions: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def iteration(self) -> Price:
@@ -91,6 +95,9 @@ class Pricing:
         if path in self.kernels:
             kernel = self.kernels[path]
             return kernel.lower_bound_ns if self.bounding else kernel.duration_ns
+        if path in self.chains:
+            chained = self.chains[path]
+            return chained.lower_bound_ns if self.bounding else chained.duration_ns
         native = native_mode(facts, path, self.cores).duration_ns
         if node.kind == "exec" and (not node.composite or runs_whole(facts, node)):
             return self._unit_ns(path, node.component or "", native)
@@ -178,7 +185,7 @@ class Pricing:
         """Name, iteration, mode and workers of each activity of one sibling, in order."""
         node = self.facts.graph.node(path)
         children = self.facts.graph.children(path)
-        if node.kind != "loop" or path in self.kernels or not children:
+        if node.kind != "loop" or path in self.kernels or path in self.chains or not children:
             yield f"{path}@0", 0, self._mode(path, 1.0, 0.0), self._workers(path)
             return
         count = max(round(steps(self.facts, path)), 1)
@@ -205,16 +212,18 @@ class Pricing:
         inside = [
             k for loop, k in self.kernels.items() if loop == path or loop.startswith(f"{path}/")
         ]
+        alike = [c for loop, c in self.chains.items() if within(loop, path)]
         if self.bounding:
             recorded = native_mode(self.facts, path, self.cores)
             work = sum(kernel.steps * kernel.core_ns for kernel in inside)
-            work = work if inside else recorded.cores * recorded.duration_ns
+            work += sum(chained.core_ns for chained in alike)
+            work = work if inside or alike else recorded.cores * recorded.duration_ns
             return math.floor(100 * min(work / max(duration_ns, 1), self.cores)) / 100
-        used = [kernel.peak_cores for kernel in inside]
+        used = [kernel.peak_cores for kernel in (*inside, *alike)]
         used += [
             native_mode(self.facts, leaf.path, self.cores).cores
             for leaf in self.facts.graph.leaves(path)
-            if not any(leaf.path.startswith(f"{kernel.loop}/") for kernel in inside)
+            if not any(leaf.path.startswith(f"{item.loop}/") for item in (*inside, *alike))
         ]
         return max(used, default=1.0)
 
@@ -223,6 +232,8 @@ class Pricing:
         for leaf in self.facts.graph.leaves(path):
             component = leaf.component or ""
             shards = self.workers.shards.get(component, 1)
+            if any(within(leaf.path, loop) for loop in self.chains):
+                shards = self.workers.replicas.get(component, 1)
             result.update(self.workers.worker(component, shard) for shard in range(shards))
         return frozenset(result or {INLINE})
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from rose_opt.chains import ChainSchedule, schedule_chains
 from rose_opt.facts import Facts
 from rose_opt.iteration import Price, Pricing
 from rose_opt.kernel import GLUE, Kernel, solve_kernel
@@ -40,6 +41,7 @@ from rose_opt.transforms import (
     Rewire,
     SpatialSplit,
     Subject,
+    TemporalSplit,
     apply_all,
     parse_composition,
 )
@@ -54,14 +56,16 @@ class Priced:
     Attributes:
         composition: The transforms; none for the native order.
         workers: Where components live.
-        kernels: Schedules of the split loops, by path.
+        kernels: Schedules of the loops that are split by rows, by path.
         price: What it is expected to cost.
+        chains: Schedules of the loops that are in chains, by path.
     """
 
     composition: Composition
     workers: Workers
     kernels: Mapping[str, Kernel]
     price: Price
+    chains: Mapping[str, ChainSchedule] = field(default_factory=dict[str, ChainSchedule])
 
     @property
     def splits(self) -> dict[str, int]:
@@ -153,19 +157,26 @@ class _Planner:
         if not composition:
             return self.native()
         splits = {t.loop: t.groups for t in composition if isinstance(t, SpatialSplit)}
+        chained = {t.loop: t.groups for t in composition if isinstance(t, TemporalSplit)}
         rewires = tuple((t.node, t.beside) for t in composition if isinstance(t, Rewire))
         try:
-            workers = place(self.subject.hierarchy, splits, rewires)
+            workers = place(self.subject.hierarchy, splits, rewires, chained)
         except ValueError as error:
-            return Refusal("split-spatial", describe(composition), str(error))
+            return Refusal(composition[0].name, describe(composition), str(error))
         kernels: dict[str, Kernel] = {}
         for loop, groups in splits.items():
             kernel = self._kernel(loop, groups, workers)
             if isinstance(kernel, Refusal):
                 return kernel
             kernels[loop] = kernel
-        pricing = Pricing(self.facts, workers, kernels, rewires, self.cores, self.settings)
-        return Priced(composition, workers, kernels, pricing.iteration())
+        chains = {
+            loop: schedule_chains(self.facts, loop, groups, workers, self.cores, self.settings)
+            for loop, groups in chained.items()
+        }
+        pricing = Pricing(
+            self.facts, workers, kernels, rewires, self.cores, self.settings, chains=chains
+        )
+        return Priced(composition, workers, kernels, pricing.iteration(), chains)
 
     def _kernel(self, loop: str, groups: int, workers: Workers) -> Kernel | Refusal:
         used = {leaf.component or "" for leaf in self.facts.graph.leaves(loop)}
@@ -227,7 +238,11 @@ class _Planner:
         return result
 
     def _component(self, component: PlanComponent, workers: Workers) -> PlanComponent:
-        return replace(component, shards=workers.shards.get(component.name, 1))
+        return replace(
+            component,
+            shards=workers.shards.get(component.name, 1),
+            replicas=workers.replicas.get(component.name, 1),
+        )
 
     def _core_demand(self, chosen: Priced) -> dict[str, float]:
         """Cores of every task: in a split or on a shard, of one group; elsewhere, natively."""
@@ -284,6 +299,10 @@ def _record(item: Priced) -> AlternativeRecord:
         f"{kernel.groups} groups of {kernel.loop}: {kernel.duration_ns / kernel.steps / 1e6:.1f} ms per step, "
         f"native {kernel.native_step_ns / 1e6:.1f} ms"
         for kernel in item.kernels.values()
+    )
+    note += "; ".join(
+        f"{chained.groups} chains of {chained.loop}: {milliseconds(chained.duration_ns)} per call"
+        for chained in item.chains.values()
     )
     return AlternativeRecord(
         tuple(str(transform.text) for transform in item.composition),

@@ -1,7 +1,8 @@
 """Where a composition puts components: shards, process workers, and the program's own thread.
 
-A component whose batch state is written inside a split loop becomes one process worker per group. A
-component that only a rewired node uses becomes a process worker, so that it runs beside the branch.
+A component whose batch state is written inside a split loop becomes one process worker per group; one that the iterations of a loop in chains write becomes one per
+chain, each whole. A component that only a rewired node uses becomes a process worker, so that it runs
+beside the branch.
 Everything else stays in the program's process.
 
 Paper: §4.2 "Execution"; App. A.
@@ -12,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rose_opt.plan import Hierarchy, Resident, WorkerSpec, sharded_components
+from rose_opt.plan import (
+    Hierarchy,
+    Resident,
+    WorkerSpec,
+    replicated_components,
+    sharded_components,
+)
 
 INLINE = "inline"
 """The worker that runs in the program's own process."""
@@ -26,21 +33,26 @@ class Workers:
         shards: Shards per component that is built as shards.
         processes: Components with a process of their own, whole.
         components: All component instances, in program order.
+        replicas: Whole instances per component that has one for every chain of a loop.
     """
 
     shards: Mapping[str, int] = field(default_factory=dict[str, int])
     processes: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
+    replicas: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def worker(self, component: str, group: int = 0) -> str:
-        """Name of the worker of a component, or of its shard for `group`."""
+        """Name of the worker of a component, or of its shard or replica for `group`."""
+        if component in self.replicas:
+            replicas = self.replicas[component]
+            return str(Resident(component, replica=group, replicas=replicas))
         if component in self.shards:
             return str(Resident(component, group, self.shards[component]))
         return component if component in self.processes else INLINE
 
     def remote(self, component: str) -> bool:
         """Whether calls to the component go to another process."""
-        return component in self.shards or component in self.processes
+        return component in self.shards or component in self.replicas or component in self.processes
 
     def specs(self) -> tuple[WorkerSpec, ...]:
         """The workers as the plan lists them, the program's own first."""
@@ -50,13 +62,19 @@ class Workers:
             for shard in range(self.shards.get(name, 0)):
                 resident = Resident(name, shard, self.shards[name])
                 result.append(WorkerSpec(str(resident), "process", (resident,)))
+            for replica in range(self.replicas.get(name, 0)):
+                resident = Resident(name, replica=replica, replicas=self.replicas[name])
+                result.append(WorkerSpec(str(resident), "process", (resident,)))
             if name in self.processes:
                 result.append(WorkerSpec(name, "process", (Resident(name),)))
         return tuple(result)
 
 
 def place(
-    hierarchy: Hierarchy, splits: Mapping[str, int], rewires: tuple[tuple[str, str], ...]
+    hierarchy: Hierarchy,
+    splits: Mapping[str, int],
+    rewires: tuple[tuple[str, str], ...],
+    chains: Mapping[str, int] | None = None,
 ) -> Workers:
     """Workers for a composition.
 
@@ -64,12 +82,13 @@ def place(
         hierarchy: The recorded hierarchy.
         splits: Groups by split loop.
         rewires: Pairs ``(node, beside)``.
+        chains: Chains by loop that is split into chains.
 
     Returns:
         The workers.
 
     Raises:
-        ValueError: If two splits want different numbers of shards of one component.
+        ValueError: If two splits want different numbers of shards or instances of one component.
     """
     shards: dict[str, int] = {}
     for loop, groups in splits.items():
@@ -79,11 +98,20 @@ def place(
                     f"split-spatial({loop}): expected {shards[name]} groups as in the other loop that "
                     f"uses {name}, got {groups}. Split both loops into as many groups."
                 )
+    replicas: dict[str, int] = {}
+    for loop, groups in (chains or {}).items():
+        for name in replicated_components(hierarchy, loop):
+            if name in shards or name in replicas:
+                raise ValueError(
+                    f"split-temporal({loop}): expected {name} to be split for one loop, got two splits that both "
+                    "need it apart. Split one of the loops."
+                )
+            replicas[name] = groups
     processes: list[str] = []
     for node, beside in rewires:
         branch = {leaf.component for leaf in hierarchy.leaves(beside)}
         for leaf in hierarchy.leaves(node):
-            if leaf.component and leaf.component not in branch | set(shards):
+            if leaf.component and leaf.component not in branch | set(shards) | set(replicas):
                 processes.append(leaf.component)
     components = tuple(component.name for component in hierarchy.components)
-    return Workers(shards, tuple(dict.fromkeys(processes)), components)
+    return Workers(shards, tuple(dict.fromkeys(processes)), components, replicas)

@@ -1,4 +1,8 @@
-"""Candidate alternatives in the order of the paper: targets by rank, then what may be done about each.
+"""The first L feasible candidates of each target, sorted as in the paper, and why others are not feasible.
+
+`rose_opt.feasible` enumerates. What is left after applicability, legality and capacity is sorted by the
+rank of the target's window, then by how badly the durations of target and partner match, then by the
+enumeration.
 
 Paper: §4.3.2, "Generating alternatives".
 """
@@ -6,20 +10,27 @@ Paper: §4.3.2, "Generating alternatives".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rose_opt.capacity import activity_refusal, lane_refusal, memory_refusal
 from rose_opt.facts import Facts
-from rose_opt.plan import Refusal
+from rose_opt.feasible import Candidate, Enumeration, feasible
+from rose_opt.placement import Workers, place
+from rose_opt.plan import Refusal, between, replicated_components, sharded_components
 from rose_opt.settings import PlanSettings
 from rose_opt.transforms import (
     Composition,
-    Interleave,
-    Merge,
     Rewire,
     SpatialSplit,
     Subject,
+    TemporalSplit,
     apply_all,
+    unlocking,
 )
+from rose_opt.transforms.estimates import estimated_ns
+from rose_trace.legality import first_conflict
+
+__all__ = ["Candidate", "Candidates", "candidates", "combinations", "describe", "targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +38,37 @@ class Candidates:
     """What may be done and what may not.
 
     Attributes:
-        splits: Legal compositions that split one loop, in search order.
-        rewires: Legal rewires, in search order.
-        refusals: Why others may not, in search order; one per subject and reason.
+        found: Feasible candidates, at most L per target, in search order.
+        refusals: Why others may not, one per subject and reason: what an annotation would unlock first,
+            then what has no room, each in the order of the enumeration.
     """
 
-    splits: tuple[Composition, ...]
-    rewires: tuple[Composition, ...]
+    found: tuple[Candidate, ...]
     refusals: tuple[Refusal, ...]
+
+    def of(self, target: str) -> tuple[Candidate, ...]:
+        """Candidates of one target, best first."""
+        return tuple(item for item in self.found if item.target == target)
+
+    @property
+    def splits(self) -> tuple[Composition, ...]:
+        """Different compositions that split a loop, in search order."""
+        return self._different(split=True)
+
+    @property
+    def rewires(self) -> tuple[Composition, ...]:
+        """Different compositions that only move nodes, in search order."""
+        return self._different(split=False)
+
+    def _different(self, *, split: bool) -> tuple[Composition, ...]:
+        kinds = (SpatialSplit, TemporalSplit)
+        return tuple(
+            dict.fromkeys(
+                item.composition
+                for item in self.found
+                if isinstance(item.composition[0], kinds) == split
+            )
+        )
 
 
 def targets(facts: Facts) -> tuple[str, ...]:
@@ -56,33 +90,24 @@ def targets(facts: Facts) -> tuple[str, ...]:
 
 
 def candidates(facts: Facts, settings: PlanSettings) -> Candidates:
-    """Check every candidate.
+    """Check every candidate and keep the first of each target.
 
     Args:
         facts: What is known.
-        settings: Settings of the search.
+        settings: Settings of the search: K targets, L alternatives, memory M.
 
     Returns:
-        Legal alternatives and refusals.
+        Feasible candidates and refusals.
     """
-    subject = Subject.of(facts)
-    splits: dict[str, Composition] = {}
-    rewires: dict[str, Composition] = {}
-    refusals: dict[tuple[str, str, str], Refusal] = {}
-    for target in targets(facts):
-        for composition in _of_target(subject, target, settings):
-            text = describe(composition)
-            if text in splits or text in rewires:
-                continue
-            outcome = apply_all(composition, subject)
-            if isinstance(outcome, Refusal):
-                key = (outcome.transform, outcome.subject, _without_numbers(outcome.reason))
-                refusals.setdefault(key, outcome)
-            elif isinstance(composition[0], SpatialSplit):
-                splits[text] = composition
-            else:
-                rewires[text] = composition
-    return Candidates(tuple(splits.values()), tuple(rewires.values()), tuple(refusals.values()))
+    search = _Search(facts, settings)
+    found: list[Candidate] = []
+    for target in targets(facts)[: settings.max_targets]:
+        works = [c for c in search.enumerated(target) if search.refusal(c) is None]
+        ranked = sorted(works, key=lambda candidate: candidate.mismatch_ns)  # stable: ties stay
+        best = {candidate.composition: candidate for candidate in reversed(ranked)}
+        kept = [c for c in ranked if best[c.composition] is c]
+        found += kept[: settings.max_alternatives]
+    return Candidates(tuple(found), search.told)
 
 
 def combinations(found: Candidates) -> Iterator[Composition]:
@@ -93,14 +118,14 @@ def combinations(found: Candidates) -> Iterator[Composition]:
         numbers of groups.
     """
     split_options: list[Composition] = [(), *found.splits]
-    by_groups: dict[int, list[Composition]] = {}
+    by_groups: dict[int, dict[str, Composition]] = {}
     for composition in found.splits:
         split = composition[0]
         if isinstance(split, SpatialSplit):
-            by_groups.setdefault(split.groups, []).append(composition)
+            by_groups.setdefault(split.groups, {}).setdefault(split.loop, composition)
     for alike in by_groups.values():
         if len(alike) > 1:
-            split_options.append(tuple(t for composition in alike for t in composition))
+            split_options.append(tuple(t for composition in alike.values() for t in composition))
     rewire_options: list[Composition] = [(), *found.rewires]
     if len(found.rewires) > 1:
         rewire_options.append(tuple(t for composition in found.rewires for t in composition))
@@ -114,11 +139,140 @@ def describe(composition: Composition) -> str:
     return ",".join(str(transform.text) for transform in composition)
 
 
-def _of_target(subject: Subject, target: str, settings: PlanSettings) -> Iterator[Composition]:
-    for split in SpatialSplit.candidates(subject, target, settings.max_groups):
-        yield split, Interleave(split.loop), Merge(split.loop)
-    for rewire in Rewire.candidates(subject, target, settings.max_groups):
-        yield (rewire,)
+class _Search:
+    """Answers the enumeration's questions, and remembers what was refused."""
+
+    def __init__(self, facts: Facts, settings: PlanSettings) -> None:
+        self.facts = facts
+        self.settings = settings
+        self.subject = Subject.of(facts)
+        self.hierarchy = self.subject.hierarchy
+        self._illegal_found: dict[tuple[str, str, str], Refusal] = {}
+        self._no_room: dict[tuple[str, str, str], Refusal] = {}
+        self._known: dict[tuple[str, str, str], Refusal | None] = {}
+        self._legal: dict[str, Refusal | None] = {}
+
+    @property
+    def told(self) -> tuple[Refusal, ...]:
+        """What was refused and is worth telling."""
+        return (*self._illegal_found.values(), *self._no_room.values())
+
+    def enumerated(self, target: str) -> Iterator[Candidate]:
+        """Candidates of a target with their mismatch."""
+        ask = Enumeration(
+            self.subject,
+            self.settings.max_groups,
+            fits=lambda split: memory_refusal(self.hierarchy, split, self.settings.memory) is None,
+            works=lambda candidate: self.refusal(candidate) is None,
+            apart=self._apart,
+        )
+        for candidate in feasible(ask, target):
+            yield replace(candidate, mismatch_ns=self._mismatch_ns(candidate))
+
+    def refusal(self, candidate: Candidate) -> Refusal | None:
+        """Why a candidate is not feasible; nothing if it is."""
+        key = candidate.target, candidate.partner, describe(candidate.composition)
+        if key not in self._known:
+            illegal = self._illegal(candidate.composition)
+            found = illegal or self._held_back(candidate) or self._without_room(candidate)
+            self._known[key] = found
+            if found is not None and self._worth_telling(candidate):
+                told = found.transform, found.subject, _without_numbers(found.reason)
+                (self._no_room if illegal is None else self._illegal_found).setdefault(told, found)
+        return self._known[key]
+
+    def _worth_telling(self, candidate: Candidate) -> bool:
+        """Single nodes that need each other's values are in order for good; nobody asks why."""
+        rewire = candidate.composition[-1]
+        if not isinstance(rewire, Rewire) or isinstance(candidate.composition[0], SpatialSplit):
+            return True
+        nodes = [self.facts.graph.node(path) for path in (rewire.node, rewire.beside)]
+        opaque = any(
+            leaf.accesses.opaque for n in nodes for leaf in self.facts.graph.leaves(n.path)
+        )
+        return opaque or all(node.kind == "loop" for node in nodes)
+
+    def _held_back(self, candidate: Candidate) -> Refusal | None:
+        """Why moving a single node gains nothing: what it follows on the way holds it back anyway."""
+        rewire = candidate.composition[-1]
+        if not isinstance(rewire, Rewire):
+            return None
+        node, graph = self.facts.graph.node(rewire.node), self.facts.graph
+        if node.kind == "loop":
+            return None
+        for passed in between(self.hierarchy, rewire.node, rewire.beside)[:-1]:
+            conflict = first_conflict(graph.effective(passed.path), graph.effective(node.path))
+            if conflict is not None or graph.data_edges(passed.path, node.path):
+                return Refusal(
+                    rewire.name,
+                    str(rewire.text),
+                    f"expected a node that nothing on the way holds back, got {passed.path} before {node.path}",
+                    f"Move {passed.path} instead.",
+                    (passed.path, node.path),
+                )
+        return None
+
+    def _without_room(self, candidate: Candidate) -> Refusal | None:
+        """Memory, lanes, SM activity."""
+        split = candidate.composition[0]
+        if isinstance(split, TemporalSplit):
+            found = memory_refusal(self.hierarchy, split, self.settings.memory)
+            if found is not None:
+                return found
+        if isinstance(split, SpatialSplit | TemporalSplit):
+            workers = self._place(split)
+            found = lane_refusal(
+                self.facts, workers, split.text, candidate.target, candidate.partner
+            )
+            if found is not None:
+                return found
+        return activity_refusal(
+            self.facts,
+            candidate.composition[0].text,
+            candidate.target,
+            candidate.partner,
+            self.settings.activity_slack,
+        )
+
+    def _illegal(self, composition: Composition) -> Refusal | None:
+        text = describe(composition)
+        if text not in self._legal:
+            outcome = apply_all(composition, self.subject)
+            found = outcome if isinstance(outcome, Refusal) else None
+            if found is not None:
+                found = self._with_evidence(found)
+                unlocked = unlocking(composition, self.subject)
+                if unlocked is not None:
+                    found = replace(found, unlock=f"{found.unlock} {unlocked}")
+            self._legal[text] = found
+        return self._legal[text]
+
+    def _with_evidence(self, refusal: Refusal) -> Refusal:
+        """A dependent loop with what the trace showed: node, state, iteration and invocation."""
+        fact = self.facts.loops.get(refusal.subject)
+        if refusal.transform != TemporalSplit.name or fact is None or not fact.evidence:
+            return refusal
+        return replace(refusal, witness=fact.evidence[0].text)
+
+    def _place(self, split: SpatialSplit | TemporalSplit) -> Workers:
+        groups = {split.loop: split.groups}
+        if isinstance(split, TemporalSplit):
+            return place(self.hierarchy, {}, (), groups)
+        return place(self.hierarchy, groups, ())
+
+    def _apart(self, split: SpatialSplit | TemporalSplit, path: str) -> bool:
+        """Whether the groups of a split have different engines for a node."""
+        of = replicated_components if isinstance(split, TemporalSplit) else sharded_components
+        own = set(of(self.hierarchy, split.loop))
+        return all(leaf.component in own for leaf in self.facts.graph.leaves(path))
+
+    def _mismatch_ns(self, candidate: Candidate) -> int:
+        """delta = |T(v) - T̂(w)|: the partner as the composition leaves it [ns]."""
+        partner_ns = self.facts.timings[candidate.partner].mean_ns
+        split = candidate.composition[0]
+        if isinstance(split, SpatialSplit):
+            partner_ns = estimated_ns(self.facts, candidate.partner, split.groups)
+        return abs(self.facts.timings[candidate.target].mean_ns - partner_ns)
 
 
 def _without_numbers(reason: str) -> str:

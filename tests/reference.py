@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from rose_opt.graph import DataEdge, Graph, GraphNode
 from rose_trace.legality import RowRange
-from rose_trace.records import StateAccess
+from rose_trace.records import Access, StateAccess
 
 Instance = tuple[str, tuple[int, ...]]
 """A leaf invocation: path and indices of the loops around it, outermost first."""
@@ -30,12 +30,12 @@ def digest(*parts: object) -> str:
 
 def recorded(path: str) -> str:
     """The recorded path that a fragment's path stands for."""
-    return re.sub(r"#(\d+|merge)(?=/|$)", "", path)
+    return re.sub(r"#(\d+|merge|draws|draw)(?=/|$)", "", path).replace("|", "/")
 
 
 def logical(state: str) -> str:
     """The recorded state that an instance of it stands for."""
-    return re.sub(r"@\d+/\d+$", "", state)
+    return re.sub(r"(@\d+/\d+|#\w+)$", "", state)
 
 
 @dataclass
@@ -46,6 +46,9 @@ class Execution:
         results: Result of every leaf invocation by row; row -1 where it has no rows.
         states: Final value of every state by row; row -1 where it has no rows.
         reads: Writer behind every read, by invocation, state and row.
+        writers: Last writer of every state by row.
+        draws: What every invocation drew, by invocation and generator.
+        storage: What is in shared storages, by state and row; the last value stays there by chance.
     """
 
     results: dict[tuple[Instance, int], str] = field(
@@ -56,6 +59,10 @@ class Execution:
         default_factory=dict[tuple[Instance, str, int], str]
     )
     writers: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    draws: dict[tuple[Instance, str], str] = field(default_factory=dict[tuple[Instance, str], str])
+    storage: dict[tuple[str, int], str] = field(
+        default_factory=dict[tuple[str, int], str], compare=False
+    )
 
 
 class Interpreter:
@@ -105,7 +112,14 @@ class Interpreter:
             if path.endswith("#merge"):
                 continue
             node = graph.node(path)
+            if path.endswith("#copy"):
+                self._copy(node, done)
+                continue
             instance = self._native_instance(graph, path, indices)
+            if path.endswith("#draw"):
+                for access in node.accesses.accesses:
+                    self._draw(access.state, instance, done)
+                continue
             self._invoke(node, instance, done)
         return self._as_recorded(graph, done, physical)
 
@@ -135,15 +149,37 @@ class Interpreter:
     def _rows_of(self, state: str) -> range:
         return range(self.rows) if logical(state) in self.keyed else range(-1, 0)
 
+    def _copy(self, node: GraphNode, done: Execution) -> None:
+        """Copy a state with everything that is known about it."""
+        (source,) = (a.state for a in node.accesses.accesses if a.mode is StateAccess.READ)
+        (private,) = (a.state for a in node.accesses.accesses if a.mode is StateAccess.REFRESH)
+        for row in self._rows_of(source):
+            done.states[private, row] = done.states[source, row]
+            if (source, row) in done.writers:
+                done.writers[private, row] = done.writers[source, row]
+
+    def _draw(self, state: str, instance: Instance, done: Execution) -> None:
+        """Take the next value of a generator; what is drawn does not depend on what it is used for."""
+        done.draws[instance, state] = done.states[state, -1]
+        done.reads[instance, state, -1] = done.writers.get((state, -1), "start")
+        done.states[state, -1] = digest("draw", instance, done.states[state, -1])
+        done.writers[state, -1] = digest(instance)
+
     def _invoke(self, node: GraphNode, instance: Instance, done: Execution) -> None:
         accesses = [(a.state, a.mode, a.keyed) for a in node.accesses.accesses]
         if node.accesses.opaque:
             accesses = [(state, StateAccess.UPDATE, False) for state in self.states]
+        drawn = [a.state for a in self.native.node(instance[0]).accesses.accesses if _is_draw(a)]
+        for state, mode, _ in accesses:
+            if state in drawn and mode is StateAccess.UPDATE:
+                self._draw(state, instance, done)
+        stored = [a for a in accesses if a[0].startswith("buffer.")]
+        accesses = [a for a in accesses if a[0] not in drawn and a not in stored]
         confined = node.accesses.rows or RowRange(0, self.rows)
         by_row = bool(node.declaration.rows)
         made: dict[int, str] = {}
         for row in range(confined.start, confined.stop) if by_row else (-1,):
-            seen: list[str] = []
+            seen: list[str] = [done.draws[instance, state] for state in drawn]
             for state, mode, keyed in accesses:
                 for place in self._places(state, keyed, row, confined):
                     if mode is StateAccess.REFRESH:
@@ -151,9 +187,14 @@ class Interpreter:
                     writer = done.writers.get((state, place), "start")
                     done.reads[instance, logical(state), place] = writer
                     seen.append(done.states[state, place])
-            made[row] = digest(instance, row, seen, list(self._inputs(instance, row, done)))
+            storages = frozenset(state for state, _, _ in stored)
+            inputs = list(self._inputs(instance, row, done, storages))
+            made[row] = digest(instance, row, seen, inputs)
         for row, value in made.items():
             done.results[instance, row] = value
+            for state, mode, _ in stored:
+                if mode.writes:
+                    done.storage[state, row] = value
         for state, mode, keyed in accesses:
             if mode is StateAccess.READ:
                 continue
@@ -162,6 +203,13 @@ class Interpreter:
                     old = done.states[state, place] if mode is StateAccess.UPDATE else ""
                     done.states[state, place] = digest(mode.value, instance, old, made[row])
                     done.writers[state, place] = digest(instance)
+
+    def _storage(self, producer: str) -> frozenset[str]:
+        """Shared storages that the values of a recorded node are in."""
+        accesses = self.native.node(producer).accesses.accesses
+        return frozenset(
+            a.state for a in accesses if a.state.startswith("buffer.") and a.mode.writes
+        )
 
     def _places(self, state: str, keyed: bool, row: int, confined: RowRange) -> Iterator[int]:
         """Rows of a state that one row of an invocation touches."""
@@ -172,15 +220,26 @@ class Interpreter:
         else:
             yield from range(self.rows)
 
-    def _inputs(self, instance: Instance, row: int, done: Execution) -> Iterator[str]:
+    def _inputs(
+        self, instance: Instance, row: int, done: Execution, storages: frozenset[str]
+    ) -> Iterator[str]:
+        """Values taken; those in a storage that is shared are what is in it by now."""
         for edge in self.native.edges:
             if edge.consumer != instance[0]:
                 continue
             for producer in producers(self.native, edge, instance[1]):
                 by_row = bool(self.native.node(producer[0]).declaration.rows)
                 places = ((row,) if row >= 0 else range(self.rows)) if by_row else (-1,)
+                shared = self._storage(producer[0]) & storages
                 for place in places:
+                    if shared:
+                        yield done.storage.get((min(shared), place), "not there")
+                        continue
                     yield done.results.get((producer, place), "not there")
+
+
+def _is_draw(access: Access) -> bool:
+    return access.state.startswith("generator.") and access.mode is StateAccess.UPDATE
 
 
 def producers(graph: Graph, edge: DataEdge, indices: tuple[int, ...]) -> Iterator[Instance]:

@@ -16,7 +16,7 @@ from rose_opt.plan.hierarchy import (
 from rose_opt.plan.legality import KNOWN_TRANSFORMS, verify
 from rose_opt.plan.order_rules import order_refusal
 from rose_opt.plan.record import AlternativeRecord, Plan, Predicted
-from rose_opt.plan.refusal import Refusal, unlock
+from rose_opt.plan.refusal import Refusal, declare, unlock
 from rose_opt.plan.rewire_rules import between, rewire_refusal
 from rose_opt.plan.split_rules import merge_refusal, sharded_components, split_refusal
 from rose_opt.plan.temporal_rules import (
@@ -49,6 +49,7 @@ __all__ = [
     "Transformation",
     "WorkerSpec",
     "between",
+    "declare",
     "inside",
     "leaf_accesses",
     "live_out_instance",

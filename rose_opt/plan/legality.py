@@ -44,6 +44,7 @@ def verify(plan: Plan, accesses_of: AccessesOf | None = None) -> None:
         _verify_split(plan, loop, groups, of)
     for loop, groups in plan.chains().items():
         _verify_chains(plan, loop, groups, of)
+    _verify_one_loop_each(plan, of)
     for later, earlier in plan.rewires():
         _require(rewire_refusal(plan.hierarchy, later, earlier, of))
         split = next((p for p in (later, earlier) if p in plan.chains()), None)
@@ -91,6 +92,19 @@ def _verify_chains(plan: Plan, loop: str, groups: int, of: AccessesOf) -> None:
             raise PlanRefused(
                 f"split-temporal({loop}): expected {groups} whole instances of {name}, got {replicas}. Plan again."
             )
+
+
+def _verify_one_loop_each(plan: Plan, of: AccessesOf) -> None:
+    """Which instance is live out would depend on which of two loops ran last."""
+    owner: dict[str, str] = {}
+    for loop in plan.chains():
+        for name in replicated_components(plan.hierarchy, loop, of):
+            other = owner.setdefault(name, loop)
+            if other != loop:
+                raise PlanRefused(
+                    f"split-temporal({loop}): expected instances of {name} for one loop, got those of {other} too. "
+                    "Drop one of the two."
+                )
 
 
 def _verify_placement(plan: Plan) -> None:

@@ -7,19 +7,33 @@ from rose_opt.transforms.base import (
     Transform,
     hierarchy,
 )
-from rose_opt.transforms.composition import TRANSFORMS, Composition, apply_all, parse_composition
+from rose_opt.transforms.composition import (
+    ADVISED,
+    TRANSFORMS,
+    Composition,
+    apply_all,
+    parse_composition,
+)
+from rose_opt.transforms.copy_on_bind import CopyOnBind
+from rose_opt.transforms.hoist_rng import HoistRNG
 from rose_opt.transforms.interleave import Interleave
 from rose_opt.transforms.merge import Merge
+from rose_opt.transforms.privatise import Privatise
 from rose_opt.transforms.rewire import Rewire
 from rose_opt.transforms.spatial_split import SpatialSplit
 from rose_opt.transforms.temporal_split import TemporalSplit
+from rose_opt.transforms.unlocking import unlocking
 
 __all__ = [
+    "ADVISED",
     "TRANSFORMS",
     "Composition",
+    "CopyOnBind",
+    "HoistRNG",
     "IllegalTransform",
     "Interleave",
     "Merge",
+    "Privatise",
     "Rewire",
     "Rewritten",
     "SpatialSplit",
@@ -29,4 +43,5 @@ __all__ = [
     "apply_all",
     "hierarchy",
     "parse_composition",
+    "unlocking",
 ]

@@ -65,11 +65,13 @@ class Rewritten:
         subject: The new graph with its batch sizes.
         forward: Nodes of the old graph and the nodes that stand for them now; others are unchanged.
         cut: Data edges of the old graph that no longer say by themselves where their values came from.
+        dropped: Nodes of the old graph, where accesses of theirs are gone.
     """
 
     subject: Subject
     forward: Mapping[str, tuple[str, ...]]
     cut: tuple[DataEdge, ...] = ()
+    dropped: tuple[GraphNode, ...] = ()
 
     @property
     def graph(self) -> Graph:

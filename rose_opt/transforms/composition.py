@@ -6,14 +6,30 @@ from collections.abc import Sequence
 
 from rose_opt.plan import PlanError, Refusal, Transformation
 from rose_opt.transforms.base import Subject, Transform
+from rose_opt.transforms.copy_on_bind import CopyOnBind
+from rose_opt.transforms.hoist_rng import HoistRNG
 from rose_opt.transforms.interleave import Interleave
 from rose_opt.transforms.merge import Merge
+from rose_opt.transforms.privatise import Privatise
 from rose_opt.transforms.rewire import Rewire
 from rose_opt.transforms.spatial_split import SpatialSplit
 from rose_opt.transforms.temporal_split import TemporalSplit
 
 TRANSFORMS: tuple[type[Transform], ...] = (SpatialSplit, TemporalSplit, Interleave, Merge, Rewire)
-"""All transforms, in search order."""
+"""All transforms that the executor performs, in search order."""
+
+Unlocking = Privatise | HoistRNG | CopyOnBind
+"""A transform that makes way for others."""
+
+ADVISED: tuple[type[Privatise] | type[HoistRNG] | type[CopyOnBind], ...] = (
+    Privatise,
+    HoistRNG,
+    CopyOnBind,
+)
+"""Transforms that are checked and named, but that nobody performs yet: a plan must not ask for them."""
+
+_PATHS = ("loop", "node", "beside", "readers")
+"""Arguments that are paths."""
 
 Composition = tuple[Transform, ...]
 """An alternative; the empty one is the native order."""
@@ -31,12 +47,12 @@ def parse_composition(text: str | Sequence[Transformation]) -> Composition:
     Raises:
         PlanError: If one is unknown or lacks an argument.
     """
-    known = {transform.name: transform for transform in TRANSFORMS}
+    known: dict[str, type[Transform]] = {kind.name: kind for kind in (*TRANSFORMS, *ADVISED)}
     result: list[Transform] = []
     for item in Transformation.parse_all(text) if isinstance(text, str) else text:
         if item.name not in known:
             raise PlanError(
-                f"{item}: expected one of {', '.join(known)}, got '{item.name}'. Use a transform of this version."
+                f"{item}: expected one of {', '.join(t.name for t in TRANSFORMS)}, got '{item.name}'. Use a transform of this version."
             )
         result.append(known[item.name].parse(item))
     return tuple(result)
@@ -53,7 +69,8 @@ def apply_all(composition: Composition, subject: Subject) -> Subject | Refusal:
         The rewritten graph, or the first refusal.
     """
     for transform in composition:
-        missing = next((p for _, p in transform.text.arguments if _is_path(p, subject)), None)
+        named = [value for key, value in transform.text.arguments if key in _PATHS]
+        missing = next((path for path in named if _is_path(path, subject)), None)
         if missing is not None:
             return Refusal(
                 transform.name,

@@ -76,6 +76,15 @@ class SpatialSplit:
                 "Split it by rows or by iterations, not both.",
                 (self.loop,),
             )
+        node = subject.graph.node(self.loop)
+        if node.kind == "exec":
+            return Refusal(
+                self.name,
+                self.loop,
+                f"expected a loop, got {self.loop}, and the executor cannot yet run a single node in groups",
+                f"Call {node.name} inside the loop whose rows it takes.",
+                (self.loop,),
+            )
         rows = subject.rows.get(self.loop)
         return split_refusal(subject.hierarchy, self.loop, self.groups, rows)
 

@@ -241,7 +241,7 @@ def test_a_program_where_nothing_may_overlap_keeps_its_order_and_says_why() -> N
     made = plan(facts, TWO_CORES)
     assert made.kept_native
     assert made.reason.startswith("nothing may overlap: ")
-    assert {r.transform for r in made.refusals} == {"split-spatial", "rewire"}
+    assert {r.transform for r in made.refusals} == {"split-temporal", "split-spatial", "rewire"}
 
 
 def test_a_forced_composition_is_still_checked() -> None:

@@ -1,0 +1,118 @@
+"""What legality does not say: whether a candidate has room, in memory, lanes and SMs.
+
+Paper: §4.3.2 ("resource feasibility").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rose_opt.facts import Facts
+from rose_opt.placement import Workers
+from rose_opt.plan import Hierarchy, Refusal, Transformation, renamed_states, replicated_components
+from rose_opt.settings import Memory
+from rose_opt.transforms import TemporalSplit
+
+
+def memory_refusal(hierarchy: Hierarchy, split: TemporalSplit, memory: Memory) -> Refusal | None:
+    """Why the instances of a temporal split do not fit, or nothing.
+
+    Args:
+        hierarchy: The recorded hierarchy.
+        split: A split of a free loop.
+        memory: What may be occupied, M.
+
+    Returns:
+        The first reason: the number of instances, then each GPU, then the host.
+    """
+    components = replicated_components(hierarchy, split.loop)
+    for name in components:
+        if split.groups > memory.max_instances:
+            states = [s for s in renamed_states(hierarchy, split.loop) if s.startswith(f"{name}.")]
+            return _refuse(
+                split,
+                f"expected at most {memory.max_instances} whole instance"
+                f"{'s' if memory.max_instances > 1 else ''} of {name}, got {split.groups} (every chain needs its "
+                f"own '{states[0]}')",
+                f"Allow max_instances={split.groups} if {split.groups} whole instances of {name} fit in memory.",
+            )
+    for what, limit, peak, sizes in (
+        ("GPU", memory.gpu_bytes, memory.gpu_peak_bytes, memory.component_gpu_bytes),
+        ("host", memory.host_bytes, memory.host_peak_bytes, memory.component_host_bytes),
+    ):
+        if limit is not None and components:
+            needed = peak + _added(components, sizes, split.groups)
+            allowed = round(limit * (1 - memory.margin))
+            if needed > allowed:
+                return _refuse(
+                    split,
+                    f"expected at most {allowed} bytes of {what} memory, got {needed} with {split.groups} instances "
+                    f"of {', '.join(components)}",
+                    "Split into fewer chains, or make a whole instance smaller.",
+                )
+    return None
+
+
+def lane_refusal(
+    facts: Facts, workers: Workers, text: Transformation, target: str, partner: str
+) -> Refusal | None:
+    """Why a target and its partner in another group cannot run at once: they share a worker.
+
+    Args:
+        facts: What is known.
+        workers: Where the split puts components.
+        text: The split, for the message.
+        target: Path of the target, run by group 0.
+        partner: Path of the partner, run by group 1.
+    """
+
+    def lanes(path: str, group: int) -> set[str]:
+        leaves = facts.graph.leaves(path)
+        return {workers.worker(leaf.component or "", group) for leaf in leaves}
+
+    shared = lanes(target, 0) & lanes(partner, 1)
+    if not shared:
+        return None
+    return Refusal(
+        text.name,
+        f"{target} beside {partner}",
+        f"expected lanes of their own, got both on worker {min(shared)}",
+        "Keep them in components of their own, of which one can be built per group.",
+        (target, partner),
+    )
+
+
+def activity_refusal(
+    facts: Facts, text: Transformation, target: str, partner: str, slack: float
+) -> Refusal | None:
+    """Why a target leaves no room on the device for its partner; nothing where activity is unknown."""
+    first, second = _activity(facts, target), _activity(facts, partner)
+    if first is None or second is None or first + second <= 1 + slack:
+        return None
+    return Refusal(
+        text.name,
+        f"{target} beside {partner}",
+        f"expected SM activities of at most {1 + slack:.2f} together, got {first:.2f} and {second:.2f}",
+        "Raise the activity slack to try it anyway: activity is no measure of contention.",
+        (target, partner),
+    )
+
+
+def _activity(facts: Facts, path: str) -> float | None:
+    """Time-weighted SM activity of a node, of its leaves for loops and composites [fraction]."""
+    total, weighted = 0, 0.0
+    for leaf in facts.graph.leaves(path):
+        window = facts.window(leaf.path)
+        if window is None or window.sm_activity is None:
+            return None
+        total += window.total_ns
+        weighted += window.total_ns * window.sm_activity
+    return weighted / total if total else None
+
+
+def _added(components: tuple[str, ...], sizes: Mapping[str, int], groups: int) -> int:
+    return sum(sizes.get(name, 0) * (groups - 1) for name in components)
+
+
+def _refuse(split: TemporalSplit, reason: str, unlock: str) -> Refusal:
+    return Refusal(split.name, split.loop, reason, unlock, (split.loop,))
