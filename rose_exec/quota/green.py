@@ -12,7 +12,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Generator
-from functools import cached_property
 from typing import Any
 
 from rose_exec.quota.partitions import Partitions, TorchPartitions
@@ -39,13 +38,16 @@ class GreenQuota:
     def __init__(self, device: int = 0, partitions: Partitions | None = None) -> None:
         self._partitions = TorchPartitions(device) if partitions is None else partitions
         self._open: dict[tuple[int, str], tuple[object, Any]] = {}
+        self._levels: tuple[QuotaLevel, ...] = ()
         self._lock = threading.Lock()
 
-    @cached_property
+    @property
     def levels(self) -> tuple[QuotaLevel, ...]:
         """Sizes that the device can be split into, as levels; percents are of its SMs."""
-        sizes = self._partitions.sizes()
-        return quota_levels({math.ceil(100 * sms / sizes[-1]): sms for sms in sizes})
+        if not self._levels:
+            sizes = self._partitions.sizes()
+            self._levels = quota_levels({math.ceil(100 * sms / sizes[-1]): sms for sms in sizes})
+        return self._levels
 
     def environment(self, level: QuotaLevel | None = None) -> dict[str, str]:
         """Nothing: the limit is set inside the process, whatever the level."""

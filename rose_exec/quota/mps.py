@@ -22,6 +22,7 @@ PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 START_TIMEOUT_S = 30.0  # ours
 STOP_TIMEOUT_S = 20.0  # ours
 PID_FILE = f"{CONTROL}.pid"
+_MISSING = f"MPS: expected {CONTROL} on the PATH, got none. Install the NVIDIA driver's tools."
 
 
 class MpsError(QuotaError):
@@ -94,12 +95,19 @@ class MpsDaemon:
                 capture_output=True,
                 text=True,
                 timeout=STOP_TIMEOUT_S,
-                check=True,
+                check=False,
             )
+        except FileNotFoundError:
+            raise MpsError(_MISSING) from None
         except (OSError, subprocess.SubprocessError) as error:
             raise MpsError(
                 f"MPS: expected an answer to '{command}', got {error}. Its log is in {self.log}."
             ) from error
+        if done.returncode:
+            said = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+            raise MpsError(
+                f"MPS: expected an answer to '{command}', got: {said}. Its log is in {self.log}."
+            )
         return done.stdout.strip()
 
     def start(self) -> None:
@@ -109,9 +117,7 @@ class MpsDaemon:
             MpsError: If there is no MPS here, it may not be started, or it runs already.
         """
         if shutil.which(CONTROL) is None:
-            raise MpsError(
-                f"MPS: expected {CONTROL} on the PATH, got none. Install the NVIDIA driver's tools."
-            )
+            raise MpsError(_MISSING)
         if self.status().running:
             raise MpsError(
                 f"MPS: expected no daemon in {self.pipe}, got a running one. Use it, or stop it first."

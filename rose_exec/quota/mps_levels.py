@@ -39,9 +39,12 @@ def client_sms(daemon: MpsDaemon, percent: int, device: int = 0) -> int:
         Number of SMs.
 
     Raises:
-        MpsError: If the client does not start or does not answer.
+        MpsError: If there is no daemon, or the client does not start or does not answer.
     """
     subject = f"MPS client of {percent} %"
+    status = daemon.status()
+    if not status.running:  # CUDA would run the client without MPS, and without a limit
+        raise MpsError(f"{subject}: expected a running daemon. {status.detail}")
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(CLIENT), str(device)],
