@@ -21,6 +21,7 @@ from rose_exec.calls import Call, Calls, plain
 from rose_exec.chains import require_nothing
 from rose_exec.conductor import Conductor
 from rose_exec.glue import handles_errors, waits_for_errors
+from rose_exec.loop_call import AnyLoop, LoopCall
 from rose_exec.native import Native, Running, running
 from rose_exec.placement import Placement
 from rose_exec.readiness import MAIN, Position, StrandId
@@ -35,10 +36,7 @@ from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet, partition
-from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
-
-AnyLoop = LoopNode[Any, Any, Any]
 
 
 @dataclass(slots=True)
@@ -122,17 +120,17 @@ class Driver:
         position = here.next_position()
         if not self.serial and not here.handles:
             items, alone = self._fetched(here, position, items)
+            call = LoopCall(position, path, loop, carry, items)
             if alone and path in self._splits and here.rows is None:
-                return self._split(here, position, path, loop, carry, items)
+                return self._split(here, call)
             if alone and path in self._chained and self._calls.chains.chain(here) is None:
-                everything: Sequence[Any] = items if isinstance(items, range) else list(items)
-                items = everything
-                if len(everything) == self._nodes[path].count:
-                    return self._in_chains(here, position, path, loop, carry, everything)
+                items = items if isinstance(items, range) else list(items)
+                if len(items) == self._nodes[path].count:
+                    return self._in_chains(here, call, items)
             if alone and path in self._branched and not here.waits:
-                return self._branch_off(here, position, path, loop, carry, items)
+                return self._branch_off(here, call)
         outputs: list[Any] = []
-        bodies = self._bodies(here, position, loop, carry, items)
+        bodies = self._bodies(here, LoopCall(position, path, loop, carry, items))
         for carry, output in bodies:  # noqa: B007  (the last carry is the result)
             outputs.append(output)
         self._tasks.advance(here.strand, here.frontier)
@@ -312,26 +310,16 @@ class Driver:
             child.calls = fetching.calls
             yield item
 
-    def _bodies(
-        self,
-        here: Scope,
-        position: Position,
-        loop: AnyLoop,
-        carry: Any,
-        items: Iterable[Any],
-        turns: tuple[int, int] = (0, 1),
-    ) -> Iterator[tuple[Any, Any]]:
-        """Run a loop's body once per item; yields carry and output of each.
-
-        Iteration i of a chain is iteration ``first + step * i`` of the loop.
-        """
-        count = len(items) if isinstance(items, Sized) else None
+    def _bodies(self, here: Scope, call: LoopCall) -> Iterator[tuple[Any, Any]]:
+        """Run a loop's body once per item; yields carry and output of each."""
+        loop, carry = call.loop, call.carry
+        count = len(call.items) if isinstance(call.items, Sized) else None
         with recorded(loop, loop.instance, here.frame, count) as frame:
             waits = here.waits or waits_for_errors(loop.entry)
             handles = here.handles or handles_errors(loop.entry)
             self._glue(loop.entry, frame.path)
-            child = Scope(here.strand, position, frame, waits, handles=handles)
-            for item in self._numbered(here, child, items, turns):
+            child = Scope(here.strand, call.position, frame, waits, handles=handles)
+            for item in self._numbered(here, child, call.items, call.turns):
                 try:
                     with inside(child):
                         carry, output = loop.body(carry, item)
@@ -341,72 +329,53 @@ class Driver:
                     raise
                 yield carry, output
 
-    def _split(
-        self,
-        here: Scope,
-        position: Position,
-        path: str,
-        loop: AnyLoop,
-        carry: Any,
-        items: Iterable[Any],
-    ) -> tuple[Any, Any]:
+    def _split(self, here: Scope, call: LoopCall) -> tuple[Any, Any]:
         """Run the loop once per group of rows, side by side, and merge in row order.
 
         Raises:
             Cancelled: If something failed meanwhile.
         """
         wait = self._tasks.wait
-        total = self._plan.rows[path]
-        ranges = partition(total, self._splits[path])
-        counted = isinstance(items, range)
-        everything = items if counted else list(items)
+        total = self._plan.rows[call.path]
+        ranges = partition(total, self._splits[call.path])
+        counted = isinstance(call.items, range)
+        everything = call.items if counted else list(call.items)
         branches: list[_Branch] = []
         for group, rows in enumerate(ranges):
             calls = dict(here.frame.calls)
             frame = replace(here.frame, calls=calls, group=group, groups=len(ranges), rows=rows)
             part = everything if counted else slice_tree(everything, total, rows, wait)
-            start = slice_tree(carry, total, rows, wait)
+            start = slice_tree(call.carry, total, rows, wait)
             child = replace(here, frame=frame)
-            branches.append(self._start_branch(child, position, path, loop, start, part))
-        here.frame.next_ordinal(loop.full_name(loop.instance))
+            branches.append(self._start_branch(child, replace(call, carry=start, items=part)))
+        here.frame.next_ordinal(call.name)
         self._tasks.advance(here.strand, here.frontier)
         for branch in branches:
             self._join(branch)
         if self._tasks.stopped:
             raise Cancelled
-        subject = f"split-spatial({path})"
+        subject = f"split-spatial({call.path})"
         last = merge_trees(subject, [branch.carry for branch in branches], ranges, wait)
         rounds = zip(*(branch.outputs for branch in branches), strict=True)
         return last, [merge_trees(subject, parts, ranges, wait) for parts in rounds]
 
-    def _in_chains(
-        self,
-        here: Scope,
-        position: Position,
-        path: str,
-        loop: AnyLoop,
-        carry: Any,
-        items: Sequence[Any],
-    ) -> tuple[Any, Any]:
+    def _in_chains(self, here: Scope, call: LoopCall, items: Sequence[Any]) -> tuple[Any, Any]:
         """Run the iterations of a free loop in chains, turn and turn about.
 
         Raises:
             Cancelled: If something failed meanwhile.
         """
-        groups = self._chained[path]
-        nothing = pytree.unflatten(self._calls.structures[path], iter(()))
+        groups = self._chained[call.path]
+        nothing = pytree.unflatten(self._calls.structures[call.path], iter(()))
         branches: list[_Branch] = []
         for group in range(groups):
             calls = dict(here.frame.calls)
             frame = replace(here.frame, calls=calls, group=group, groups=groups)
             child = replace(here, frame=frame)
-            start = nothing if group else carry
-            part = items[group::groups]
-            turns = group, groups
-            branches.append(
-                self._start_branch(child, position, path, loop, start, part, turns=turns)
-            )
-        here.frame.next_ordinal(loop.full_name(loop.instance))
+            start, part = nothing if group else call.carry, items[group::groups]
+            mine = replace(call, carry=start, items=part, turns=(group, groups))
+            branches.append(self._start_branch(child, mine))
+        here.frame.next_ordinal(call.name)
         self._tasks.advance(here.strand, here.frontier)
         for branch in branches:
             self._join(branch)
@@ -415,64 +384,38 @@ class Driver:
         outputs = [branches[k % groups].outputs[k // groups] for k in range(len(items))]
         return branches[live_out_instance(len(items), groups)].carry, outputs
 
-    def _branch_off(
-        self,
-        here: Scope,
-        position: Position,
-        path: str,
-        loop: AnyLoop,
-        carry: Any,
-        items: Iterable[Any],
-    ) -> tuple[Any, Any]:
+    def _branch_off(self, here: Scope, call: LoopCall) -> tuple[Any, Any]:
         """Run the loop in a branch of its own while the program goes on.
 
         Raises:
             Cancelled: If something failed meanwhile.
         """
+        items = call.items
         everything = items if isinstance(items, range | Outputs) else list(items)
-        recorded_carry = self._calls.structures.get(path)
+        recorded_carry = self._calls.structures.get(call.path)
         child = replace(here, frame=replace(here.frame, calls=dict(here.frame.calls)))
-        here.frame.next_ordinal(loop.full_name(loop.instance))
-        branch = self._start_branch(child, position, path, loop, carry, everything)
+        here.frame.next_ordinal(call.name)
+        branch = self._start_branch(child, replace(call, items=everything))
         self._tasks.advance(here.strand, here.frontier)
         outputs = Outputs(len(everything), lambda index: self._output(branch, index))
-        if carry is None and recorded_carry is not None and recorded_carry.kind == "none":
+        if call.carry is None and recorded_carry is not None and recorded_carry.kind == "none":
             return None, outputs
         self._join(branch)
         if self._tasks.stopped:
             raise Cancelled
         return branch.carry, outputs
 
-    def _start_branch(
-        self,
-        here: Scope,
-        position: Position,
-        path: str,
-        loop: AnyLoop,
-        carry: Any,
-        items: Iterable[Any],
-        turns: tuple[int, int] = (0, 1),
-    ) -> _Branch:
-        """Start a thread that runs the loop at `position`, on a strand of its own."""
+    def _start_branch(self, here: Scope, call: LoopCall) -> _Branch:
+        """Start a thread that runs a loop, or a part of it, on a strand of its own."""
         parent, here.strand = here.strand, StrandId(next(self._strands))
         if self._conductor is not None:
             self._conductor.opened(here.strand, parent)
-        announced = self._calls.announced(path, self._calls.chains.chain(here))
-        self._tasks.open(here.strand, position, replace(announced, rows=here.rows))
+        announced = self._calls.announced(call.path, self._calls.chains.chain(here))
+        self._tasks.open(here.strand, call.position, replace(announced, rows=here.rows))
         branch = _Branch(threading.Thread(), here.strand)
         branch.thread = threading.Thread(
             target=contextvars.copy_context().run,
-            args=(
-                self._run_branch,
-                branch,
-                here,
-                position,
-                loop,
-                carry,
-                items,
-                turns,
-                ambient.capture(),
-            ),
+            args=(self._run_branch, branch, here, call, ambient.capture()),
             name=f"rose-branch-{here.strand}",
             daemon=True,
         )
@@ -481,25 +424,14 @@ class Driver:
         return branch
 
     def _run_branch(
-        self,
-        branch: _Branch,
-        here: Scope,
-        position: Position,
-        loop: AnyLoop,
-        carry: Any,
-        items: Iterable[Any],
-        turns: tuple[int, int],
-        settings: ambient.Ambient | None,
+        self, branch: _Branch, here: Scope, call: LoopCall, settings: ambient.Ambient | None
     ) -> None:
         try:
             with ambient.applied(settings):
-                branch.carry = carry
-                bodies = self._bodies(here, position, loop, carry, items, turns)
-                for branch.carry, output in bodies:
-                    if turns[1] > 1:
-                        require_nothing(
-                            here.frame.child_path(loop.full_name(loop.instance)), branch.carry
-                        )
+                branch.carry = call.carry
+                for branch.carry, output in self._bodies(here, call):
+                    if call.turns[1] > 1:
+                        require_nothing(call.path, branch.carry)
                     with self._tasks.changed:
                         branch.outputs.append(output)
                         self._tasks.changed.notify_all()

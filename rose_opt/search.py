@@ -267,7 +267,7 @@ class _Search:
         return all(leaf.component in own for leaf in self.facts.graph.leaves(path))
 
     def _mismatch_ns(self, candidate: Candidate) -> int:
-        """delta = |T(v) - T̂(w)|: the partner as the composition leaves it [ns]."""
+        """|T(v) - T̂(w)|, delta: the partner as the composition leaves it [ns]."""
         partner_ns = self.facts.timings[candidate.partner].mean_ns
         split = candidate.composition[0]
         if isinstance(split, SpatialSplit):

@@ -95,7 +95,11 @@ def _verify_chains(plan: Plan, loop: str, groups: int, of: AccessesOf) -> None:
 
 
 def _verify_one_loop_each(plan: Plan, of: AccessesOf) -> None:
-    """Which instance is live out would depend on which of two loops ran last."""
+    """Which instance is live out would depend on which of two loops ran last.
+
+    Raises:
+        PlanRefused: If two loops in chains need instances of one component.
+    """
     owner: dict[str, str] = {}
     for loop in plan.chains():
         for name in replicated_components(plan.hierarchy, loop, of):
