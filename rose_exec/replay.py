@@ -6,6 +6,7 @@ Paper: §4.2 "Execution", App. A.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import sys
@@ -13,14 +14,19 @@ import warnings
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rose_exec import code
+from rose_exec.conductor import Conductor
 from rose_exec.driver import Driver
 from rose_exec.placement import Placement
+from rose_exec.sanitizer.findings import Checks, Finding
 from rose_opt.plan import Plan, PlanRefused, verify
 from rose_trace import hooks
 from rose_trace.component import Program, program
+
+if TYPE_CHECKING:
+    from rose_exec.sanitizer.sanitizer import Sanitizer
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +51,8 @@ class Replay:
         build: Callable[[], Any] | None = None,
         *,
         strict: bool = False,
+        check: bool | Checks = False,
+        conductor: Conductor | None = None,
     ) -> None:
         self.plan = plan if isinstance(plan, Plan) else Plan.load(plan)
         self.built: Any = None
@@ -53,7 +61,14 @@ class Replay:
         self._build = build
         self._strict = strict
         self._program = Program()
-        self._placement = Placement(self.plan)
+        self._sanitizer: Sanitizer | None = None
+        if check:
+            from rose_exec.sanitizer.sanitizer import Sanitizer
+
+            settings = Checks() if check is True else check
+            conductor = self._sanitizer = Sanitizer(settings)
+        self._conductor = conductor
+        self._placement = Placement(self.plan, conductor)
         self._driver: Driver | None = None
         self._checked = False
         self._scope = contextlib.ExitStack()
@@ -69,7 +84,7 @@ class Replay:
             self._refusable(complete=False)
         self._scope.enter_context(program(self._program))
         try:
-            if not self.native:
+            if not self.native or self._conductor is not None:
                 self._start()
             if self._build is not None:
                 self.built = self._build()
@@ -91,6 +106,18 @@ class Replay:
         self._placement.close()
         self._driver = None
         self._scope.close()
+        if self._sanitizer is not None:
+            self._sanitizer.report(raising=error is None)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What a session with ``check=True`` has found so far."""
+        return () if self._sanitizer is None else self._sanitizer.findings
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What a session with ``check=True`` could not look into or try, and why, by path."""
+        return {} if self._sanitizer is None else self._sanitizer.notes
 
     def close(self) -> None:
         """End the session: the workers stop, the program's components are gone."""
@@ -138,12 +165,19 @@ class Replay:
     def _start(self) -> None:
         torch = sys.modules.get("torch")
         self._threads = None if torch is None else torch.get_num_threads()
+        plan = self.plan
+        if self.native:  # watched all the same, in program order
+            plan = dataclasses.replace(
+                plan, transforms=(), workers=(), orders=(), kept_native=False
+            )
+            self._placement.plan = plan
         self._placement.start()
         if hooks.recorder() is not None:
             self._placement.record(hooks.recorder())
         self._scope.callback(hooks.watch_recorder(self._placement.record))
-        accesses = functools.cache(functools.partial(code.accesses, self.plan))
-        self._driver = Driver(self.plan, self._placement, accesses, self._threads)
+        accesses = functools.cache(functools.partial(code.accesses, plan))
+        self._driver = Driver(plan, self._placement, accesses, self._threads, self._conductor)
+        self._driver.serial = self.native
         self._driver.before_iteration = self.check
         hooks.install_executor(self._driver)
 
@@ -154,7 +188,11 @@ class Replay:
 
 
 def replay(
-    plan: Plan | str | Path, build: Callable[[], Any] | None = None, *, strict: bool = False
+    plan: Plan | str | Path,
+    build: Callable[[], Any] | None = None,
+    *,
+    strict: bool = False,
+    check: bool | Checks = False,
 ) -> Replay:
     """Run a program with a plan.
 
@@ -164,6 +202,9 @@ def replay(
         plan: The plan, or the path of its file.
         build: Builds the program; its result is the session's ``built``.
         strict: Raise where the plan does not fit the code, instead of running natively with a warning.
+        check: Watch what every node really touches, one node at a time and all in this process; slow.
+            What differs from the declarations is in the session's ``findings`` and, when it ends, a
+            `SanitizerWarning`, or a `SanitizerError` with ``Checks(fail=True)``.
 
     Returns:
         A context manager; use it as ``with rose_exec.replay("plan.json"): iteration()``.
@@ -174,4 +215,4 @@ def replay(
 
     Paper: App. A.
     """
-    return Replay(plan, build, strict=strict)
+    return Replay(plan, build, strict=strict, check=check)

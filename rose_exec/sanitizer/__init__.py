@@ -1,0 +1,1 @@
+"""The sanitizer: does a program do what its declarations say?"""
