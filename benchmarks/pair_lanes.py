@@ -16,6 +16,7 @@ from benchmarks.pair_worker import Compare, PairWorker, Run, WorkerGone
 from rose_opt.measure import QuotaLevel, QuotaSearchResult, TrialFailed, search_quota
 
 LEAD_NS = 3_000_000  # until both processes have read what they are told
+RESERVE_S = 45.0  # kept for the sweep over percentages
 ITERATION_SLOTS = 4  # a complete iteration here: two steps of two groups
 
 
@@ -119,16 +120,26 @@ class Replaced:
 
     Args:
         start: Starts a process of a level.
+        left_s: Time left [s].
     """
 
-    def __init__(self, start: Callable[[QuotaLevel], PairWorker]) -> None:
+    def __init__(
+        self, start: Callable[[QuotaLevel], PairWorker], left_s: Callable[[], float]
+    ) -> None:
         self._start = start
+        self._left_s = left_s
         self._now: tuple[QuotaLevel, PairWorker] | None = None
         self.started = 0
 
     def __call__(self, level: QuotaLevel) -> PairWorker:
-        """The process at a level."""
+        """The process at a level.
+
+        Raises:
+            WorkerGone: If there is no time for another one.
+        """
         if self._now is None or self._now[0] != level:
+            if self._left_s() < RESERVE_S:
+                raise WorkerGone(f"A process at {level}: expected time to start it, got none.")
             self.stop()
             self.started += 1
             worker = self._start(level)
