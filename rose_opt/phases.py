@@ -77,6 +77,16 @@ def runs_whole(facts: Facts, node: GraphNode) -> bool:
     )
 
 
+def tasks_of(facts: Facts) -> Iterator[GraphNode]:
+    """Nodes whose invocations the executor runs as one task: leaves, and composites that stay whole."""
+    whole: set[str] = set()
+    for node in facts.graph.nodes:
+        if node.kind == "exec" and (not node.composite or runs_whole(facts, node)):
+            if not any(above.path in whole for above in facts.graph.ancestors(node.path)):
+                yield node
+            whole.add(node.path)
+
+
 def calls_per_run(facts: Facts, path: str, ancestor: str) -> float:
     """Calls of `path` in one run of the body of `ancestor`."""
     runs = facts.timings[ancestor].count * steps(facts, ancestor)
@@ -189,6 +199,14 @@ def shard_mode(facts: Facts, path: str, shards: int, cores: float) -> Mode:
     """The fastest way of running a node on one shard of its component, outside any split."""
     modes = grouped_ways(facts, path, shards, True, cores, "any").modes
     return min(modes, key=lambda mode: (mode.duration_ns, mode.cores))
+
+
+def measured_ns(
+    facts: Facts, path: str, groups: int, variant: str, threads: int | None
+) -> int | None:
+    """Probed duration of one way of running a node [ns]; ``None`` where it was not probed."""
+    found = _part_probes(facts, path, groups, variant)
+    return next((p.duration_ns for p in found if p.threads == threads), None)
 
 
 def _part_probes(facts: Facts, path: str, groups: int, variant: str) -> list[Probe]:

@@ -173,7 +173,7 @@ def _distinct_groups(kinds: Sequence[PhaseClass]) -> bool:
 
 
 def corun_ns(
-    classes: Sequence[PhaseClass], counts: Sequence[int], limits: Limits, kappa: Kappa
+    classes: Sequence[PhaseClass], counts: Sequence[float], limits: Limits, kappa: Kappa
 ) -> int:
     """Least time in which every class does its work, shared out between the co-run sets.
 

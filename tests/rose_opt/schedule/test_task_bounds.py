@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 
@@ -33,7 +32,7 @@ def programs(draw: st.DrawFn) -> Programs:
                 min(draw(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0])), cores),
             )
         )
-    pairs = list(itertools.product("abc", repeat=2))
+    pairs = [(v, w) for v in "abc" for w in "abc"]
     kappa = {pair: draw(st.sampled_from([0.2, 0.7, 3.0])) for pair in pairs if draw(st.booleans())}
     return tasks, cores, kappa
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose_opt.simulator import Contention, DoesNotFit, Machine, Task, simulate
 from rose_opt.schedule.model import LEAST_RATE
+from rose_opt.simulator import Contention, DoesNotFit, Machine, Task, simulate
 
 
 def test_tasks_wait_for_what_they_name_and_for_their_worker() -> None:
