@@ -133,7 +133,7 @@ def _beside(
 ) -> Iterator[Candidate]:
     """The loop around the target beside its siblings: loops, consumers by rows, and the rest."""
     graph = ask.subject.graph
-    order = [node.path for node in siblings]
+    order: list[str] = [node.path for node in siblings]
     others = [node for node in siblings if node.path != parent.path]
 
     def pair(other: GraphNode) -> Rewire:

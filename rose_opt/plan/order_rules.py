@@ -106,4 +106,7 @@ def _unending(edges: Sequence[Edge]) -> list[Place]:
                     far[a, b] = total, (*first[1], *second[1])
                 if a == b and far[a, b][0] <= 0:
                     return [a, *far[a, b][1]]
-    return next(([a, *path] for (a, b), (d, path) in far.items() if a == b and d <= 0), [])
+    for (a, b), (distance, path) in far.items():
+        if a == b and distance <= 0:
+            return [a, *path]
+    return []

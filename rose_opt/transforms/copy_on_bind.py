@@ -76,7 +76,7 @@ class CopyOnBind:
                 "Name one of the states buffer.<node>.",
             )
         readers = {node.path for node in self._touching(graph, writes=False)}
-        names = {node.path for node in writers}
+        names: set[str] = {node.path for node in writers}
         for edge in graph.edges:
             if edge.producer in names and edge.consumer in readers | names:
                 again = self._filled_between(graph, edge, names)
@@ -105,7 +105,9 @@ class CopyOnBind:
             )
             for node in graph.nodes
         )
-        forward = {n.path: (n.path,) for n in graph.nodes if self._access(n) is not None}
+        forward: dict[str, tuple[str, ...]] = {
+            n.path: (n.path,) for n in graph.nodes if self._access(n) is not None
+        }
         return Rewritten(
             replace(subject, graph=Graph(nodes, graph.edges)), forward, (), graph.nodes
         )

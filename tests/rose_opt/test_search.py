@@ -304,7 +304,8 @@ def test_a_plan_of_chains_is_priced_and_says_where_instances_live() -> None:
         "sim@1/2",
     ]
     sim = asked.component("sim")
-    assert sim is not None and (sim.shards, sim.replicas) == (1, 2)
+    assert sim is not None
+    assert (sim.shards, sim.replicas) == (1, 2)
     assert asked.equivalence == "exact"  # batches stay whole
     # Four epochs of six steps: 20 ms of policy on one worker, 24 ms of simulation on two.
     body = 0.1 + 6 * (20.0 + 24.0) + 0.1
