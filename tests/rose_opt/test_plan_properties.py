@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose_opt.facts import Facts
 from rose_opt.optimize import plan
 from rose_opt.plan import Plan
-from rose_opt.settings import PlanSettings
+from rose_opt.settings import Memory, PlanSettings
 from rose_opt.transforms import Subject, apply_all, parse_composition
 from tests.rose_opt.programs import ACT, STEP, UPDATE, Took, measured, ppo, probe
-from tests.rose_opt.transforms.rewrites import runs_the_same
+from tests.rose_opt.transforms.rewrites import of_size, runs_the_same
 
 MS = st.floats(0.05, 200.0)
 CORES = st.sampled_from((1.0, 2.0, 3.0, 8.0))
@@ -40,17 +42,23 @@ def facts(draw: st.DrawFn) -> Facts:
         probe(ACT, draw(MS), threads=2, identical=True),
         probe(STEP, draw(MS), variant="shard"),
     ]
-    return measured(program, took, probes if draw(st.booleans()) else (), rows=4)
+    return measured(of_size(program, 4), took, probes if draw(st.booleans()) else (), rows=4)
 
 
-@given(facts(), CORES, st.sampled_from(("exact", "any")))
-@settings(max_examples=40, deadline=None, derandomize=True)
-def test_plans_keep_their_promises(found: Facts, cores: float, bits: str) -> None:
-    chosen = PlanSettings(cores=cores, max_groups=2, bits="any" if bits == "any" else "exact")
+@given(facts(), CORES, st.sampled_from(("exact", "any")), st.integers(1, 2))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_plans_keep_their_promises(found: Facts, cores: float, bits: str, instances: int) -> None:
+    chosen = PlanSettings(
+        cores=cores,
+        max_groups=2,
+        bits="any" if bits == "any" else "exact",
+        memory=Memory(max_instances=instances),
+    )
     made = plan(found, chosen)
     assert Plan.from_json(made.to_json()) == made
     predicted = made.predicted
     assert predicted.lower_bound_ns <= predicted.iteration_ns <= predicted.native_ns
+    assert len(made.chains()) == 0 or instances == 2
     for item in made.alternatives:
         assert item.lower_bound_ns <= item.predicted_ns
     if made.kept_native:
@@ -64,3 +72,20 @@ def test_plans_keep_their_promises(found: Facts, cores: float, bits: str) -> Non
     rewritten = apply_all(parse_composition(made.transforms), subject)
     assert isinstance(rewritten, Subject)
     runs_the_same(subject, rewritten, orders=1)
+
+
+def test_some_of_those_plans_run_chains_and_some_split_rows() -> None:
+    """The property above says something about both kinds of split."""
+    rollout = {f"{ACT}/policy.encode": Took(20.0), STEP: Took(40.0)}
+    found = measured(of_size(ppo(epochs=4, steps=3), 4), rollout, rows=4)
+    chosen = PlanSettings(cores=8.0, max_groups=2, dispatch_ns=1000)
+    chains = plan(found, dataclasses.replace(chosen, memory=Memory(max_instances=2)))
+    assert [t.name for t in chains.transforms][:3] == ["split-temporal", "interleave", "merge"]
+    assert chains.predicted.iteration_ns >= chains.predicted.lower_bound_ns
+    probes = [
+        probe(ACT, 10.0, threads=1),
+        probe(f"{ACT}/policy.encode", 10.0, threads=1),
+        probe(STEP, 20.0, variant="shard"),
+    ]
+    rows = plan(dataclasses.replace(found, probes=tuple(probes)), chosen)
+    assert "split-spatial" in [t.name for t in rows.transforms]

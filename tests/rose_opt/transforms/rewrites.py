@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+from rose_opt.graph import Graph
 from rose_opt.plan import Refusal
 from rose_opt.text import graph_text
 from rose_opt.transforms import Subject, apply_all, parse_composition
@@ -11,6 +13,15 @@ from tests.conftest import Golden
 from tests.reference import Interpreter
 
 ROWS = 64
+
+
+def of_size(graph: Graph, rows: int) -> Graph:
+    """The program with a smaller batch, in its results too."""
+    nodes = tuple(
+        replace(n, structure=n.structure and n.structure.replace(f"[{ROWS}", f"[{rows}"))
+        for n in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
 
 
 def check(golden: Golden, name: str, subject: Subject, composition: str) -> Subject | Refusal:

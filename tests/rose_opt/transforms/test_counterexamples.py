@@ -50,7 +50,7 @@ from tests.rose_opt.programs import (
     ppo,
     tensor,
 )
-from tests.rose_opt.transforms.rewrites import runs_the_same
+from tests.rose_opt.transforms.rewrites import of_size, runs_the_same
 
 ROWS = 4
 ROLLOUT = "iteration/rollout"
@@ -96,13 +96,7 @@ def refused_and_wrong(
 
 def program(**options: object) -> Subject:
     graph = ppo(epochs=3, steps=2, **options)  # pyright: ignore[reportArgumentType]
-    nodes = tuple(
-        replace(
-            n, structure=None if n.structure is None else n.structure.replace("[64", f"[{ROWS}")
-        )
-        for n in graph.nodes
-    )
-    return batch(replace(graph, nodes=nodes), ROWS)
+    return batch(of_size(graph, ROWS), ROWS)
 
 
 def declaring(subject: Subject, path: str, **declared: object) -> Subject:

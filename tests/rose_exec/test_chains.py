@@ -1,0 +1,159 @@
+"""Iterations in chains: instances, what is live out, and programs that are not what the plan believes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rose_trace as rose
+from rose_exec.chains import Chains
+from rose_exec.readiness import OrderViolation, StrandId
+from rose_exec.replay import replay
+from rose_opt.plan import Plan, PlanRefused, verify
+from rose_trace.component import program
+from rose_trace.legality import AccessSet
+from rose_trace.records import Access, StateAccess
+from tests.rose_exec import programs
+from tests.rose_exec.observe import observed_plan
+from tests.rose_exec.test_replay import assert_identical, native
+
+CHAINS = "split-temporal{loop=root/rollout groups=2}"
+
+
+@rose.component
+class World:
+    """A simulator whose state outlives the loop."""
+
+    def __init__(self) -> None:
+        self.state = np.zeros(2)
+        self.kept = 0.0
+
+    @rose.node(refreshes="episode")
+    def reset(self, epoch: int) -> Any:
+        self.state = np.array([epoch, 1.0])
+        return self.state.copy()
+
+    @rose.node(updates="episode")
+    def step(self, action: float) -> Any:
+        self.state = np.sin(self.state + action)
+        return self.state.copy()
+
+    @rose.node(reads="episode")
+    def look(self) -> Any:
+        return self.state.copy()
+
+
+def build(epochs: int, reset_from: int = 0, carry: bool = False) -> Callable[[], Any]:
+    """A program whose rollout resets from epoch `reset_from` on, in the second iteration of training."""
+    world = World()
+    runs = [0]
+
+    @rose.loop
+    def rollout(carried: Any, epoch: int) -> Any:
+        first = world.look() if runs[0] > 1 and epoch < reset_from else world.reset(epoch)
+        steps = [first, *(world.step(0.1 * k) for k in range(3))]
+        return (carried or 0) + 1 if carry and runs[0] > 1 else None, steps
+
+    @rose.iteration(name="root")
+    def iteration() -> Any:
+        runs[0] += 1
+        before = world.look()
+        count = epochs if runs[0] < 3 else epochs + 1
+        _, outputs = rollout(None, count=count)
+        return before, outputs, world.look()
+
+    return iteration
+
+
+def planned(epochs: int, groups: int = 2, **options: Any) -> Plan:
+    text = CHAINS.replace("groups=2", f"groups={groups}")
+    plan = observed_plan(lambda: build(epochs, **options), text)
+    verify(plan)
+    return plan
+
+
+@pytest.mark.parametrize(("epochs", "groups"), [(4, 2), (5, 2), (5, 3)])
+def test_what_comes_after_the_loop_finds_the_last_instance(epochs: int, groups: int) -> None:
+    # The third iteration of training has one epoch more than planned: it runs in place.
+    with program():
+        iteration = build(epochs)
+        expected = [iteration() for _ in range(3)]
+    with replay(planned(epochs, groups), build=lambda: build(epochs), strict=True) as session:
+        found = [session.built() for _ in range(3)]
+    assert_identical(found, expected)
+
+
+def test_an_iteration_that_inherits_after_all_is_stopped() -> None:
+    with replay(planned(4), build=lambda: build(4, reset_from=4), strict=True) as session:
+        session.built()
+        with pytest.raises(OrderViolation) as caught:
+            session.built()
+    assert str(caught.value) == (
+        "root/rollout/world.look: expected 'world.episode' to be refreshed first in every iteration of a loop in "
+        "chains, got read. Record a new trace that covers this path and plan again."
+    )
+
+
+def test_an_iteration_that_hands_a_value_on_after_all_is_stopped() -> None:
+    with replay(planned(4), build=lambda: build(4, carry=True), strict=True) as session:
+        session.built()
+        with pytest.raises(OrderViolation, match="return the recorded carry without a value"):
+            session.built()
+
+
+def test_a_component_built_before_the_session_has_no_instances() -> None:
+    with program():
+        iteration = build(4)
+        with replay(planned(4), strict=True), pytest.raises(PlanRefused, match="built earlier"):
+            iteration()
+
+
+def test_a_session_that_forgets_the_instances_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both chains on one simulator, each believed to have its own."""
+    monkeypatch.setattr(Chains, "instance", lambda *_: 0)
+    plan = observed_plan(
+        programs.build, "split-temporal{loop=iteration/rollout groups=2}", "interleave", "merge"
+    )
+    wrong = False
+    for _ in range(5):
+        with replay(plan, build=programs.build, strict=True) as session:
+            try:
+                assert_identical([session.built() for _ in range(2)], native())
+            except AssertionError:
+                wrong = True
+                break
+    assert wrong
+
+
+def test_states_are_bound_to_instances() -> None:
+    plan = planned(5, 3)
+    chains = Chains(plan, lambda node: node.access_set)
+    access = AccessSet(
+        (Access("world.episode", StateAccess.UPDATE), Access("x.y", StateAccess.READ))
+    )
+    assert [a.state for a in chains.bound(access, 2).accesses] == ["world.episode@2/3", "x.y"]
+    assert [a.state for a in chains.bound(access, None).accesses] == ["world.episode@1/3", "x.y"]
+    strand = StrandId(7)
+    chains.touch(strand, "elsewhere", access)  # a strand that is no chain
+    chains.begin(strand)
+    with pytest.raises(OrderViolation, match="got update"):
+        chains.touch(strand, "root/rollout/world.step", access)
+    chains.touch(strand, "a", AccessSet((Access("world.episode", StateAccess.REFRESH),)))
+    chains.touch(strand, "b", access)
+    chains.end(strand)
+
+
+def test_two_loops_must_not_need_instances_of_one_component() -> None:
+    plan = planned(4)
+    other = tuple(
+        replace(n, path=n.path.replace("root/rollout", "root/again"))
+        for n in plan.nodes
+        if n.path.startswith("root/rollout")
+    )
+    again = replace(plan.transforms[0], arguments=(("loop", "root/again"), ("groups", "2")))
+    with pytest.raises(PlanRefused, match="expected instances of world for one loop"):
+        verify(replace(plan, nodes=(*plan.nodes, *other), transforms=(*plan.transforms, again)))
