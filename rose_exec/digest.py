@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rose_trace.identity import derives
 from rose_trace.pytree import class_of
 
 FULL_BYTES = 1 << 24  # ours: larger contents are sampled where the caller allows it
@@ -19,7 +20,12 @@ SAMPLES = 64  # ours
 def is_tensor(value: Any) -> bool:
     """Whether a value is a torch tensor; imports nothing."""
     torch = sys.modules.get("torch")
-    return torch is not None and issubclass(class_of(value), torch.Tensor)
+    return torch is not None and derives(class_of(value), torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a numpy array."""
+    return derives(class_of(value), np.ndarray)
 
 
 def content(value: Any) -> Any | None:
@@ -32,7 +38,7 @@ def content(value: Any) -> Any | None:
             plain = value.detach()
             plain = plain.resolve_conj().resolve_neg() if plain.is_complex() else plain
             return plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if is_array(value) and not value.dtype.hasobject:
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     return None
 

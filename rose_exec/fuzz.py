@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, cast
 
 from rose_exec import wire
@@ -19,13 +18,11 @@ from rose_exec.digest import digest
 from rose_exec.observed import Digests, Observation, Place, observe, output_digests
 from rose_exec.readiness import Submission, TaskId
 from rose_exec.sanitizer.watch import Watch
-from rose_exec.stepper import Step, Stepper
+from rose_exec.stepper import RandomOrder, Stepper
 from rose_exec.tasks import Task
 from rose_exec.workers import Job
 from rose_opt.plan import Plan
 from rose_trace import generators
-
-MAX_DELAY = 12  # ours: decisions that a started task may be left alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +64,6 @@ class Fuzzed:
     orders: int
     overtakings: int
     differences: tuple[Difference, ...] = ()
-
-
-class RandomOrder:
-    """A policy: any step that may happen, and now and then a long delay for one task.
-
-    Args:
-        seed: Seed of all choices.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._draw = Random(seed)
-        self._delayed: dict[TaskId, int] = {}
-        self._seen: set[TaskId] = set()
-
-    def __call__(self, steps: Sequence[Step]) -> Step:
-        """One of the steps."""
-        for step in steps:
-            if step.task not in self._seen:
-                self._seen.add(step.task)
-                if self._draw.random() < 0.3:
-                    self._delayed[step.task] = self._draw.randint(1, MAX_DELAY)
-        free = [step for step in steps if self._delayed.get(step.task, 0) <= 0]
-        for step in steps:
-            if step.task in self._delayed:
-                self._delayed[step.task] -= 1
-        return self._draw.choice(free or list(steps))
 
 
 @dataclass(slots=True)

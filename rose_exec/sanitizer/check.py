@@ -31,6 +31,10 @@ class Checked:
     built: Any
 
 
+def _call(built: Any, index: int) -> Any:
+    return built()
+
+
 def check(
     build: Callable[[], Any],
     run: Callable[[Any, int], Any] | None = None,
@@ -54,7 +58,7 @@ def check(
     Raises:
         SanitizerError: If the settings ask for it.
     """
-    go = run or (lambda built, _: built())
+    go = run or _call
     if plan is None:
         before = generators.capture()
         plan = observe(build, go, 1).plan()

@@ -31,12 +31,15 @@ class Checks:
         trials: Trials per node of each kind: rows that are perturbed, refreshes from another value;
             each runs the node once more on a copy. 0 for none.
         full_bytes: Contents above this size [bytes] are sampled instead of hashed in full.
+        seed: Run in a random order that the executor allows, instead of program order: what is wrong may
+            then change the results, as it may in training.
     """
 
     fail: bool = False
     reads: bool = True
     trials: int = 2
     full_bytes: int = 1 << 24
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,3 +156,12 @@ def _relative(state: str, node: str) -> str:
     """A state as the node would name it."""
     component, _, name = state.partition(".")
     return name if node.rpartition("/")[2].startswith(f"{component}.") else state
+
+
+def out_of_order(earlier: tuple[str, str], later: tuple[str, str]) -> Finding:
+    """The executor ran two ordered invocations the other way round."""
+    return Finding(
+        "inversion", later[0], earlier[0], later[1], earlier[1],
+        f"to run after {earlier[1]}, as declared", "the opposite order",
+        "This is a mistake of the executor: please report it, with the plan.",
+    )  # fmt: skip

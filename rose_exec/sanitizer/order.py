@@ -10,7 +10,7 @@ Paper: §4.3.1; FastTrack (Flanagan and Freund, 2009) for the idea of a check th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rose_exec.readiness import MAIN, Position, StrandId, TaskId
@@ -96,6 +96,7 @@ class Clocks:
         self.tasks = sorted(tasks, key=lambda task: (task.position, task.id))
         self.index = {task.id: k for k, task in enumerate(self.tasks)}
         self._clock: list[int] = []
+        self._edges: list[tuple[TaskId, TaskId]] = []
         self._states: dict[str, _State] = {}
         self._fence = 0
         self._all = 0
@@ -104,8 +105,9 @@ class Clocks:
             places = {self.index[i] for i in before if i is not None and i in self.index}
             places |= self._conflicts(k, task)
             clock = self._fence if not task.access.opaque else self._all
-            for place in places:
+            for place in sorted(places):
                 if place < k:
+                    self._edges.append((self.tasks[place].id, task.id))
                     clock |= self._clock[place] | 1 << place
             self._clock.append(clock)
             self._all |= 1 << k
@@ -115,6 +117,19 @@ class Clocks:
     def ordered(self, earlier: TaskId, later: TaskId) -> bool:
         """Whether `earlier` has always finished before `later` starts."""
         return bool(self._clock[self.index[later]] >> self.index[earlier] & 1)
+
+    def broken(self, ran: Mapping[TaskId, int]) -> Iterator[tuple[TaskId, TaskId]]:
+        """Pairs that are ordered and ran the other way round: the executor's own mistakes.
+
+        Args:
+            ran: When each task ran, counted from 0.
+
+        Yields:
+            The earlier and the later one in program order.
+        """
+        for earlier, later in self._edges:
+            if earlier in ran and later in ran and ran[earlier] > ran[later]:
+                yield earlier, later
 
     def _conflicts(self, k: int, task: Placed) -> set[int]:
         found: set[int] = set()

@@ -152,7 +152,8 @@ def _function(value: Any) -> types.FunctionType | None:
         value = value.fget
     if isinstance(value, functools.partial):
         value = value.func  # pyright: ignore[reportUnknownMemberType]
-    return value if isinstance(value, types.FunctionType) else None
+    found: Any = value  # pyright: ignore[reportUnknownVariableType]
+    return found if isinstance(found, types.FunctionType) else None
 
 
 def _data(value: Any) -> bool:

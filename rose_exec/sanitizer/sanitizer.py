@@ -8,6 +8,7 @@ Paper: §4.3.1; docs/sanitizer.md says what cannot be seen.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import warnings
@@ -24,10 +25,10 @@ from rose_exec.sanitizer.findings import Checks, Finding, SanitizerError, Saniti
 from rose_exec.sanitizer.handed import Handed, deferred_values
 from rose_exec.sanitizer.order import Order
 from rose_exec.sanitizer.reads import AttributeReads, memory_reads
-from rose_exec.sanitizer.touches import Touch, Touches
+from rose_exec.sanitizer.touches import Pair, Touch, Touches
 from rose_exec.sanitizer.trials import Inconclusive, RefreshTrial, RowsTrial, Trials
 from rose_exec.sanitizer.watch import Leaf, Regions, Watch, memory_of
-from rose_exec.stepper import Stepper, in_program_order
+from rose_exec.stepper import RandomOrder, Stepper, in_program_order
 from rose_exec.tasks import Task
 from rose_exec.workers import Job
 from rose_trace import generators, pytree
@@ -95,7 +96,8 @@ class Sanitizer(Stepper):
     """
 
     def __init__(self, settings: Checks) -> None:
-        super().__init__(in_program_order, self)
+        policy = in_program_order if settings.seed is None else RandomOrder(settings.seed)
+        super().__init__(policy, self)
         self._settings = settings
         self._watch = Watch(settings.full_bytes)
         self._trials = Trials(settings.trials)
@@ -110,6 +112,7 @@ class Sanitizer(Stepper):
         self._stack: list[Body] = []
         self._task: tuple[Task, Submission] | None = None
         self._trying = False
+        self._listening = False
         self._thread_id = 0
         self._unwatched = ""
         self._findings: dict[tuple[str, str, str], Finding] = {}
@@ -195,6 +198,8 @@ class Sanitizer(Stepper):
         kinds = {path: leaf.kind for path, leaf in self._seen.items()}
         for pair in now.touches.pairs(clocks, kinds):
             self._judge(pair)
+        for earlier, later in clocks.broken(now.touches.ran):
+            self._add(messages.out_of_order(now.names[earlier], now.names[later]))
         self._complete_pairs(now.touches)
         for item in now.handed.overwritten(clocks, now.touches.places):
             self._add(messages.overwritten(item, now.names))
@@ -238,16 +243,31 @@ class Sanitizer(Stepper):
         """Run one body: look, run, look, and try again where a trial is due."""
         if self._trying or self._task is None or node.suspends:
             return run()
+        outer, self._listening = self._listening, False
+        try:
+            return self._observed(node, args, kwargs, run)
+        finally:
+            self._listening = outer
+
+    def _observed(
+        self,
+        node: ExecutionNode,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
         body = self._enter(node, args)
         inputs = self._inputs(node, args, kwargs)
         rows = self._trials.rows(body.path, node, args, kwargs)
         refresh = self._refresh_trial(body, args, kwargs)
+        outermost = self._settings.reads and len(self._stack) == 1
         try:
-            if self._settings.reads and len(self._stack) == 1:
-                with memory_reads(self._read_memory):
+            with memory_reads(self._read_memory) if outermost else contextlib.nullcontext():
+                self._listening = True
+                try:
                     result = run()
-            else:
-                result = run()
+                finally:
+                    self._listening = False
         finally:
             self._leave(body)
         self._compare_inputs(body, inputs)
@@ -390,8 +410,8 @@ class Sanitizer(Stepper):
     # Reads --------------------------------------------------------------------------------------
 
     def _reader(self) -> Body | None:
-        watching = self._stack and not self._trying and threading.get_ident() == self._thread_id
-        return self._stack[-1] if watching else None
+        listening = self._listening and threading.get_ident() == self._thread_id
+        return self._stack[-1] if listening else None
 
     def _read_attribute(self, component: Any, name: str) -> None:
         body = self._reader()
@@ -505,13 +525,36 @@ class Sanitizer(Stepper):
 
     # Judgement ----------------------------------------------------------------------------------
 
-    def _judge(self, pair: Any) -> None:
+    def _judge(self, pair: Pair) -> None:
         earlier, later = pair.earlier, pair.later
         writer, other = (earlier, later) if earlier.writes else (later, earlier)
         for touch in (earlier, later):
             if touch.writes and not touch.allowed:
                 return  # the undeclared write is the cause, and is told with its pair
-        self._add(messages.unordered(pair, writer, other))
+        if any(f.kind == "two states" and f.state == pair.place for f in self.findings):
+            return
+        leaf = self._seen.get(pair.place)
+        names = [
+            pair.place,
+            *(self._regions.at(leaf.start, leaf.stop) if leaf and leaf.stop else ()),
+        ]
+        roots = {self._root_of(name): name for name in names}
+        if len(roots) > 1:
+            own = next(
+                (n for r, n in roots.items() if writer.declared[:1] and self._names(writer, r)),
+                pair.place,
+            )
+            partner = next(name for root, name in roots.items() if root != self._root_of(own))
+            finding = messages.shared(writer.node, writer.invocation, own, partner)
+            self._add(replace(finding, other=other.invocation), "memory")
+            return
+        state = (writer.declared or (pair.place,))[0]
+        self._add(messages.unordered(pair, writer, other), state)
+
+    def _names(self, writer: Touch, root: str) -> bool:
+        """Whether a write was declared under a component's name."""
+        name = self._component_of(f"{root}.")
+        return any(state.startswith(f"{name}.") for state in writer.declared)
 
     def _complete_pairs(self, touches: Touches) -> None:
         """Give each undeclared write another invocation that touches the same."""
@@ -528,8 +571,9 @@ class Sanitizer(Stepper):
                 self._findings[key] = replace(finding, other=conflicting[0].invocation)
                 del self._pairless[key]
 
-    def _add(self, finding: Finding) -> None:
-        self._findings.setdefault((finding.kind, finding.node, finding.state), finding)
+    def _add(self, finding: Finding, state: str = "") -> None:
+        """Keep a finding, the first of its kind for a node and a state."""
+        self._findings.setdefault((finding.kind, finding.node, state or finding.state), finding)
 
     def _root_of(self, path: str) -> str:
         leaf = self._seen.get(path)
@@ -541,7 +585,7 @@ class Sanitizer(Stepper):
 
     def _component_of(self, path: str) -> str:
         """Name of the component that a path belongs to; shards and replicas have their whole's."""
-        root = self._watch.roots.get(self._root_of(path))
+        root = self._watch.roots.get(path[:-1] if path.endswith(".") else self._root_of(path))
         instance = None if root is None or root.target is None else instance_of(root.target)
         return "" if instance is None else instance.name
 

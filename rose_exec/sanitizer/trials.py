@@ -9,19 +9,22 @@ are copied before the body, and the process-wide generators are put back.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-
-from rose_exec.digest import content, digest, is_tensor
-from rose_exec.sanitizer.watch import Leaf, Root, Watch
+from rose_exec.digest import content, digest, is_array, is_tensor
+from rose_exec.sanitizer.watch import Leaf, Root, Watch, own_account
 from rose_trace import generators, pytree
-from rose_trace.component import instance_of
 from rose_trace.node import ExecutionNode
+from rose_trace.pytree import class_of
+
+COPY_DEPTH = 6  # ours: how deep simulators are looked for in a component
+
+_allocate: Callable[[Any], Any] = object.__new__
 
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
@@ -168,7 +171,7 @@ class Trials:
             half = batch // 2
             kept = slice(0, half) if count % 2 == 0 else slice(half, batch)
             control, changed = copied((args, kwargs)), copied((args, kwargs))
-            perturbed = _perturbed(node, *changed, batch, kept)
+            perturbed = _perturbed(node, changed[0], changed[1], batch, kept)
         except Exception as error:
             self.notes[path] = f"cannot be copied: {error}"
             return None
@@ -215,16 +218,48 @@ class Trials:
 
 
 def copied(value: Any) -> Any:
-    """A deep copy that keeps the recorded construction of components."""
+    """A deep copy, attribute by attribute, that keeps the recorded construction of components.
+
+    Objects that pickle only what they were made from (simulators often do) are copied as they are now.
+    """
     memo: dict[int, Any] = {}
-    parts: list[Any] = [value]
-    if isinstance(value, tuple):
-        parts = [x for part in value for x in (part if isinstance(part, tuple) else (part,))]  # pyright: ignore[reportUnknownVariableType]
-    for part in parts:
-        instance = instance_of(part) if hasattr(part, "__dict__") else None
+    made: list[tuple[Any, Any]] = []
+    _prepare(value, memo, made, 0, set())
+    result = copy.deepcopy(value, memo)
+    for original, empty in made:
+        empty.__dict__.update(copy.deepcopy(original.__dict__, memo))
+    return result
+
+
+def _prepare(
+    value: Any, memo: dict[int, Any], made: list[tuple[Any, Any]], depth: int, seen: set[int]
+) -> None:
+    """Fill `memo` with empty objects for those that deepcopy would make anew from their arguments."""
+    if id(value) in seen or depth > COPY_DEPTH or is_tensor(value) or is_array(value):
+        return
+    seen.add(id(value))
+    parts: Iterable[Any] = ()
+    if isinstance(value, list | tuple):
+        parts = cast("Iterable[Any]", value)
+    elif isinstance(value, dict):
+        parts = cast("dict[Any, Any]", value).values()
+    elif hasattr(value, "_parameters"):
+        return
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        instance = value.__dict__.get("_rose_instance")
         if instance is not None:
             memo[id(instance)] = instance
-    return copy.deepcopy(value, memo)
+        own = class_of(value).__dict__.get("__deepcopy__")
+        remade = any("__setstate__" in vars(c) for c in class_of(value).__mro__)
+        if own is None and remade and own_account(value) is None:
+            with contextlib.suppress(TypeError):  # C code makes its own
+                empty = _allocate(class_of(value))
+                memo[id(value)] = empty
+                made.append((value, empty))
+        attributes: dict[str, Any] = value.__dict__
+        parts = attributes.values()
+    for part in list(parts):
+        _prepare(part, memo, made, depth + 1, seen)
 
 
 def attributes_of(component: Any) -> dict[str, Leaf]:
@@ -235,7 +270,8 @@ def attributes_of(component: Any) -> dict[str, Leaf]:
 
 
 def _own(component: Any) -> dict[str, Any]:
-    return {k: v for k, v in vars(component).items() if k != "_rose_instance"}
+    attributes: dict[str, Any] = component.__dict__
+    return {k: v for k, v in attributes.items() if k != "_rose_instance"}
 
 
 def _top(path: str) -> str:
@@ -284,7 +320,7 @@ def _batch(values: dict[str, Any]) -> int | None:
     lengths = collections.Counter(
         leaf.shape[0]
         for leaf in pytree.flatten(list(values.values()))[0]
-        if (is_tensor(leaf) or isinstance(leaf, np.ndarray)) and leaf.ndim and leaf.shape[0] > 1
+        if (is_tensor(leaf) or is_array(leaf)) and leaf.ndim and leaf.shape[0] > 1
     )
     return lengths.most_common(1)[0][0] if lengths else None
 
@@ -300,7 +336,7 @@ def _perturbed(
 
 def _other(leaf: Any, batch: int, kept: slice) -> Any:
     """The leaf with other values in the rows outside `kept`: of the same kind, and within range."""
-    if not (is_tensor(leaf) or isinstance(leaf, np.ndarray)) or not leaf.ndim or len(leaf) != batch:
+    if not (is_tensor(leaf) or is_array(leaf)) or not leaf.ndim or len(leaf) != batch:
         return leaf
     rest = slice(kept.stop, batch) if kept.start == 0 else slice(0, kept.start)
     changed = leaf.detach().clone() if is_tensor(leaf) else leaf.copy()

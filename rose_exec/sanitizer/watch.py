@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rose_exec.digest import FULL_BYTES, digest, digest_bytes, is_tensor
+from rose_exec.digest import FULL_BYTES, digest, digest_bytes, is_array, is_tensor
 from rose_exec.refs import is_deferred
 from rose_exec.sanitizer.reach import Reached, class_data, reachable
 from rose_trace.node import ExecutionNode
@@ -177,11 +177,11 @@ class _Walk:
             self.watch.unseen[path] = f"{kind.__qualname__} (too large)"
         elif is_tensor(value):
             self.tensor(path, value, depth)
-        elif isinstance(value, np.ndarray):
+        elif is_array(value):
             self.array(path, value, depth)
         elif isinstance(value, dict):
             for index, (key, item) in enumerate(list(cast("dict[Any, Any]", value).items())):
-                name = repr(key) if isinstance(key, PLAIN) else f"#{index}"
+                name = repr(key) if issubclass(class_of(key), PLAIN) else f"#{index}"
                 self.value(f"{path}[{name}]", item, depth + 1)
         elif isinstance(value, list | tuple) or kind.__name__ == "deque":
             for index, item in enumerate(list(cast("Iterable[Any]", value))):
@@ -229,13 +229,10 @@ class _Walk:
         if hasattr(value, "_parameters") and hasattr(value, "_modules"):
             self.module(path, value, depth)
             return
-        account = getattr(class_of(value), "__getstate__", None)
-        if account is not None and account is not getattr(object, "__getstate__", None):
-            try:
-                self.state(path, value.__getstate__(), depth)
-                return
-            except Exception:  # an object that will not tell is looked at from outside
-                self.watch.unseen[path] = class_of(value).__qualname__
+        account = own_account(value)
+        if account is not None:
+            self.state(path, account, depth)
+            return
         attributes = _attributes(value)
         for name, item in attributes.items():
             self.value(f"{path}.{name}", item, depth + 1)
@@ -259,9 +256,11 @@ class _Walk:
 
     def module(self, path: str, value: Any, depth: int) -> None:
         """Look at a torch module under the names that torch gives its parts."""
-        for name, item in vars(value).items():
+        attributes: dict[str, Any] = value.__dict__
+        for name, item in attributes.items():
             if name in ("_parameters", "_buffers", "_modules"):
-                for child, part in item.items():
+                parts: dict[str, Any] = item
+                for child, part in parts.items():
                     self.value(f"{path}.{child}", part, depth + 1)
             elif not name.endswith("_hooks") and not name.endswith("_hooks_with_kwargs"):
                 self.value(f"{path}.{name}", item, depth + 1)
@@ -272,6 +271,25 @@ class _Walk:
         """Note one value."""
         self.count += 1
         self.found[path] = Leaf(self.root.label, kind, told, start, stop, version)
+
+
+def own_account(value: Any) -> Any | None:
+    """What an object says of its own state, where that can stand for it.
+
+    Objects of C code say it in bytes. Of others it counts where it names just their attributes, so
+    that a cache can be left out; many pickle no more than what they were made from.
+    """
+    custom = getattr(class_of(value), "__getstate__", None)
+    if custom is None or custom is getattr(object, "__getstate__", None):
+        return None
+    try:
+        account = value.__getstate__()
+    except Exception:
+        return None
+    names = getattr(value, "__dict__", None)
+    if names is None:
+        return account
+    return account if isinstance(account, dict) and account.keys() == names.keys() else None  # pyright: ignore[reportUnknownVariableType]
 
 
 def generator_state(value: Any) -> str | None:
@@ -341,7 +359,7 @@ def memory_of(value: Any) -> tuple[int, int] | None:
             start = int(value.data_ptr())
             extent = sum((n - 1) * abs(s) for n, s in zip(value.shape, value.stride(), strict=True))
             return start, start + (extent + 1) * value.element_size()
-        if isinstance(value, np.ndarray) and value.size:
+        if is_array(value) and value.size:
             low, high = np.lib.array_utils.byte_bounds(value)
             return int(low), int(high)
     except (RuntimeError, NotImplementedError):
