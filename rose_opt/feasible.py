@@ -165,7 +165,7 @@ def _beside(
 
 def _in_body(graph: Graph, target: str, parent: str) -> Iterator[Candidate]:
     """A node of a body that is no loop: move it, nearest first, then what comes after it."""
-    siblings = [node.path for node in graph.children(parent)]
+    siblings: list[str] = [node.path for node in graph.children(parent)]
     at = siblings.index(target)
     for earlier in reversed(siblings[:at]):
         yield Candidate(target, earlier, (Rewire(target, earlier),))

@@ -12,6 +12,7 @@ Paper: §4.3.1 (what a legal reordering preserves).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,11 @@ _COLUMNS = [
     "states",
     "status",
     "error",
+    "worker",
 ]
+
+_REPLICA = re.compile(r"(?P<component>.+)@\d+/\d+")
+"""Worker of one of several whole instances of a component; what the component holds is there several times."""
 
 
 class Identity(NamedTuple):
@@ -153,10 +158,27 @@ def gather(rows: Iterable[Mapping[str, Any]]) -> dict[Identity, Work]:
         work = result.setdefault(identity, Work())
         whole = row["row_start"] is None
         work.rows.append(None if whole else (row["row_start"], row["row_stop"]))
-        work.touched.update((s["state"], s["access"], s["version"]) for s in row["states"] or ())
+        work.touched.update(
+            (_on_instance(s["state"], row.get("worker")), s["access"], s["version"])
+            for s in row["states"] or ()
+        )
         if row["status"] != "ok":
             work.status = row["error"] or row["status"]
     return result
+
+
+def _on_instance(state: str, worker: str | None) -> str:
+    """The state as the worker's instance has it, versions and all."""
+    replica = _REPLICA.fullmatch(worker or "")
+    mine = replica is not None and state.startswith(f"{replica['component']}.")
+    return (
+        f"{state}{(worker or '').removeprefix(replica['component'])}" if mine and replica else state
+    )
+
+
+def _logical(state: str) -> str:
+    """The state of the program that an instance holds."""
+    return re.sub(r"@\d+/\d+$", "", state)
 
 
 def compare(
@@ -202,13 +224,24 @@ def _differences(
             )
     for identity, work in first.items():
         yield from _invocation(identity, work, second[identity], writers, names)
-    for state in sorted(writers[0].last | writers[1].last):
-        last = [found.last.get(state) for found in writers]
-        if last[0] != last[1]:
+    last = [_last(found) for found in writers]
+    for state in sorted(last[0] | last[1]):
+        nobody: set[Identity] = set()
+        wrote = [found.get(state, nobody) for found in last]
+        # Of several instances one holds the last live range: who wrote that is among them.
+        if not wrote[0] & wrote[1]:
+            told = [" and ".join(sorted(map(str, by))) or "nobody" for by in wrote]
             yield (
-                f"state '{state}': last written by {last[0] or 'nobody'} in {names[0]} and by "
-                f"{last[1] or 'nobody'} in {names[1]}"
+                f"state '{state}': last written by {told[0]} in {names[0]} and by {told[1]} in {names[1]}"
             )
+
+
+def _last(writers: _Writers) -> dict[str, set[Identity]]:
+    """Who wrote each state of the program last, once per instance."""
+    found: dict[str, set[Identity]] = {}
+    for state, identity in writers.last.items():
+        found.setdefault(_logical(state), set()).add(identity)
+    return found
 
 
 def _incomplete(work: Mapping[Identity, Work], name: str) -> Iterator[str]:
@@ -271,7 +304,7 @@ def _invocation(
         sources: dict[tuple[str, str], set[Identity | None]] = {}
         for state, mode, version in work.touched:
             source = None if mode == StateAccess.REFRESH.value else found.of.get((state, version))
-            sources.setdefault((state, mode), set()).add(source)
+            sources.setdefault((_logical(state), mode), set()).add(source)
         seen.append(sources)
     for key in sorted(seen[0].keys() | seen[1].keys()):
         state, mode = key

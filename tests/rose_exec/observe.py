@@ -136,7 +136,7 @@ def observed_plan(
         for k in range(groups)
     ]
     workers += [
-        WorkerSpec(f"{name}@{k}", "process", (Resident(name, replica=k, replicas=groups),))
+        WorkerSpec(f"{name}@{k}/{groups}", "process", (Resident(name, replica=k, replicas=groups),))
         for name, groups in replicated.items()
         for k in range(groups)
     ]

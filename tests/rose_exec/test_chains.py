@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rose_exec.chains import Chains
 from rose_exec.readiness import OrderViolation, StrandId
 from rose_exec.replay import replay
 from rose_opt.plan import Plan, PlanRefused, verify
+from rose_opt.verify import verify_traces
 from rose_trace.component import program
 from rose_trace.legality import AccessSet
 from rose_trace.records import Access, StateAccess
@@ -114,7 +116,11 @@ def test_a_component_built_before_the_session_has_no_instances() -> None:
 
 def test_a_session_that_forgets_the_instances_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both chains on one simulator, each believed to have its own."""
-    monkeypatch.setattr(Chains, "instance", lambda *_: 0)
+
+    def first(*_: object) -> int:
+        return 0
+
+    monkeypatch.setattr(Chains, "instance", first)
     plan = observed_plan(
         programs.build, "split-temporal{loop=iteration/rollout groups=2}", "interleave", "merge"
     )
@@ -157,3 +163,20 @@ def test_two_loops_must_not_need_instances_of_one_component() -> None:
     again = replace(plan.transforms[0], arguments=(("loop", "root/again"), ("groups", "2")))
     with pytest.raises(PlanRefused, match="expected instances of world for one loop"):
         verify(replace(plan, nodes=(*plan.nodes, *other), transforms=(*plan.transforms, again)))
+
+
+def test_a_trace_of_chains_did_the_same_work(tmp_path: Path) -> None:
+    with program():
+        iteration = build(5)
+        with rose.record(tmp_path / "native.parquet"):
+            for _ in range(2):
+                iteration()
+    with (
+        replay(planned(5), build=lambda: build(5), strict=True) as session,
+        rose.record(tmp_path / "planned.parquet"),
+    ):
+        for _ in range(2):
+            session.built()
+    found = verify_traces(tmp_path / "native.parquet", tmp_path / "planned.parquet")
+    assert found.equal, found.difference
+    assert found.invocations == 2 * (2 + 5 * 4)

@@ -160,3 +160,38 @@ def test_loops_and_composites_are_no_work_of_their_own() -> None:
     opened = [*whole, span("it/policy.act/policy.encode")]
     assert set(gather(opened)) == {("it/policy.act/policy.encode", (0,), 0)}
     assert set(gather(whole)) == {("it/policy.act", (0,), 0)}
+
+
+def chains(later: int = 1) -> list[Span]:
+    """Three epochs, natively and on two instances of the simulator; then somebody looks."""
+    spans: list[Span] = []
+    for epoch in range(3):
+        worker, version = f"sim@{epoch % 2}/2", 2 * (epoch // 2)
+        for name, access, v in (("reset", "refresh", version), ("step", "update", version + 1)):
+            item = span(f"it/l/sim.{name}", (0, epoch), states=(("sim.episode", access, v),))
+            spans.append(item | {"worker": worker})
+    look = span("it/sim.look", states=(("sim.episode", "read", 2 if later else 4),))
+    spans.append(look | {"worker": f"sim@{later}/2"})
+    return spans
+
+
+def one_simulator() -> list[Span]:
+    spans: list[Span] = []
+    for epoch in range(3):
+        for name, access, v in (("reset", "refresh", 2 * epoch), ("step", "update", 2 * epoch + 1)):
+            spans.append(span(f"it/l/sim.{name}", (0, epoch), states=(("sim.episode", access, v),)))
+    spans.append(span("it/sim.look", states=(("sim.episode", "read", 6),)))
+    return spans
+
+
+def test_instances_have_versions_of_their_own() -> None:
+    found = compare(gather(one_simulator()), gather(chains(later=0)))
+    assert found.equal, found.difference
+
+
+def test_a_reader_that_finds_another_instance_is_shown() -> None:
+    found = compare(gather(one_simulator()), gather(chains(later=1)))
+    assert found.difference == (
+        "it/sim.look in iteration 0: read of 'sim.episode' saw what it/l/sim.step in iteration 0.2 left in the "
+        "first, and what it/l/sim.step in iteration 0.1 left in the second"
+    )

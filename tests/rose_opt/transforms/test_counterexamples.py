@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def anyway(composition: Composition, subject: Subject, monkeypatch: pytest.Monke
     """What somebody gets who does not ask."""
     with monkeypatch.context() as patch:
         for kind in (*TRANSFORMS, *ADVISED):
-            patch.setattr(kind, "check", lambda *_: None)
+            patch.setattr(kind, "check", nothing)
         for transform in composition:
             subject = transform.apply(subject).subject
     return subject
@@ -280,7 +281,7 @@ def test_merge_1_groups_arrive_in_any_order_and_rows_go_home() -> None:
     parts = partition(5, 2)
     groups = [whole[p.start : p.stop] for p in parts]
     assert not np.array_equal(np.concatenate(groups[::-1]), whole)  # in order of arrival: B, A
-    merged = merge_trees("loop", groups, parts, lambda value: value.get())
+    merged = merge_trees("loop", groups, parts, taken)
     assert np.array_equal(np.asarray(merged), whole)
 
 
@@ -312,13 +313,13 @@ def test_merge_3_strings_ragged_lists_and_shared_tensors(structure: str, problem
 def test_merge_3_none_is_none_and_what_differs_is_refused() -> None:
     ranges = partition(4, 2)
     rows = [np.ones((2, 1)), np.zeros((2, 1))]
-    merged = merge_trees("loop", [(r, None) for r in rows], ranges, lambda value: value.get())
+    merged = merge_trees("loop", [(r, None) for r in rows], ranges, taken)
     assert merged[1] is None
     with pytest.raises(PlanRefused, match="expected every output to carry one entry per row"):
-        merge_trees("loop", ["left", "right"], ranges, lambda value: value.get())
+        merge_trees("loop", ["left", "right"], ranges, taken)
     shared = np.ones((7, 3))  # concatenation would hand out fourteen rows
     with pytest.raises(PlanRefused, match="Return per-row values"):
-        merge_trees("loop", [shared, shared.copy()], ranges, lambda value: value.get())
+        merge_trees("loop", [shared, shared.copy()], ranges, taken)
 
 
 # Interleave -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ sides were executed in several orders and gave the same results, final states an
 def shown(subject: Subject) -> str:
     """Hierarchy with loop kinds, then the state edges."""
     graph: Graph = subject.graph
-    kinds = {
+    kinds: dict[str, object] = {
         loop.path: "free"
         if temporal_refusal(subject.hierarchy, loop.path, 2) is None
         else "dependent"
