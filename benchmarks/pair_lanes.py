@@ -72,15 +72,21 @@ def soon() -> int:
 
 
 class OneProcess:
-    """One process, one thread: V on a partition, then D at once on a stream of the whole device."""
+    """One process, one thread: V on a partition, then D at once on a stream of the whole device.
 
-    def __init__(self, worker: PairWorker) -> None:
+    Args:
+        worker: The process.
+        urgent: Whether D's blocks go before others that wait.
+    """
+
+    def __init__(self, worker: PairWorker, urgent: bool = False) -> None:
         self.worker = worker
+        self.urgent = urgent
 
     def pair(self, level: QuotaLevel) -> PairTime:
         """Run the pair."""
         start = soon()
-        return together([(self.worker, Run("pair", start, level))], start)
+        return together([(self.worker, Run("pair", start, level, self.urgent))], start)
 
     def compare(self, level: QuotaLevel) -> dict[str, float]:
         """Compare both."""
@@ -94,21 +100,28 @@ class TwoProcesses:
         head: The process of D.
         backbone: The process of V for a level.
         partitioned: Whether V's process limits itself; else its percentage does.
+        urgent: Whether D's blocks go before others that wait.
     """
 
     def __init__(
-        self, head: PairWorker, backbone: Callable[[QuotaLevel], PairWorker], partitioned: bool
+        self,
+        head: PairWorker,
+        backbone: Callable[[QuotaLevel], PairWorker],
+        partitioned: bool,
+        urgent: bool = False,
     ) -> None:
         self.head = head
         self.backbone = backbone
         self.partitioned = partitioned
+        self.urgent = urgent
 
     def pair(self, level: QuotaLevel) -> PairTime:
         """Run the pair."""
         backbone = self.backbone(level)
         start = soon()
         limited = Run("V", start, level if self.partitioned else None)
-        return together([(backbone, limited), (self.head, Run("D", start))], start)
+        beside = Run("D", start, urgent=self.urgent)
+        return together([(backbone, limited), (self.head, beside)], start)
 
     def compare(self, level: QuotaLevel) -> dict[str, float]:
         """Compare each in its process."""

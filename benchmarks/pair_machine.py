@@ -28,8 +28,8 @@ class Machine(Protocol):
         """Partitions of this process."""
         ...
 
-    def stream(self) -> Any:
-        """A stream of its own."""
+    def stream(self, urgent: bool = False) -> Any:
+        """A stream of its own; the blocks of an urgent one go first."""
         ...
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
@@ -72,9 +72,9 @@ class CudaMachine:
             self._quota = GreenQuota()
         return self._quota
 
-    def stream(self) -> Any:
+    def stream(self, urgent: bool = False) -> Any:
         """A stream of the whole device."""
-        return self._cuda.Stream()
+        return self._cuda.Stream(priority=-1 if urgent else 0)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """A block on a stream."""
@@ -129,7 +129,7 @@ class CpuMachine:
         """Partitions that limit nothing."""
         return self._quota
 
-    def stream(self) -> Any:
+    def stream(self, urgent: bool = False) -> Any:
         """Not a stream."""
         return None
 

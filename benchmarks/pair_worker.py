@@ -62,11 +62,13 @@ class Run:
         what: What to run.
         start_ns: When, on the monotonic clock [ns].
         level: Limit of V; ``None`` for none.
+        urgent: Whether D's blocks go before others that wait.
     """
 
     what: What
     start_ns: int
     level: QuotaLevel | None = None
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Resident:
         self.outputs: dict[str, list[torch.Tensor]] = {}
         self.warm: set[int] = set()
         self.aside = self.machine.stream()
+        self.urgent = self.machine.stream(urgent=True)
         for _ in range(2):
             for what in setup.holds:
                 self.run_alone(what, None)
@@ -235,11 +238,11 @@ class Resident:
                 self.outputs.clear()
                 self.warm.clear()
                 return self.machine.release()
-            case Run(what, start_ns, level):
-                self.prepare(level)
-                while time.monotonic_ns() < start_ns:
+            case Run():
+                self.prepare(message.level)
+                while time.monotonic_ns() < message.start_ns:
                     pass
-                return self.run(what, level)
+                return self.run(message)
             case _:
                 raise TypeError(f"Process {self.setup.name}: expected a message, got {message!r}.")
 
@@ -250,20 +253,27 @@ class Resident:
             self.run_alone("V", level)
             self.machine.synchronize()
 
-    def run(self, what: What, level: QuotaLevel | None) -> tuple[int, dict[str, int]]:
+    def run(self, told: Run) -> tuple[int, dict[str, int]]:
         """Run; when all is done, and when each was, on the monotonic clock [ns]."""
         ends: dict[str, int] = {}
-        if what == "pair":
-            self.run_alone("V", level)  # a few big launches: the thread is free again at once
-            with self.machine.on(self.aside):
+        aside = self.urgent if told.urgent else self.aside
+        match told.what:
+            case "pair":
+                self.run_alone("V", told.level)  # few big launches: the thread is free at once
+                with self.machine.on(aside):
+                    self.run_alone("D", None)
+                self.machine.wait(aside)
+                ends["D"] = time.monotonic_ns()
+            case "serial":
+                self.run_alone("V", None)
                 self.run_alone("D", None)
-            self.machine.wait(self.aside)
-            ends["D"] = time.monotonic_ns()
-        else:
-            for name in "VD" if what == "serial" else what:
-                self.run_alone(name, level if name == "V" else None)
+            case "V":
+                self.run_alone("V", told.level)
+            case "D":
+                with self.machine.on(aside):
+                    self.run_alone("D", None)
         self.machine.synchronize()
-        ends["V" if what == "pair" else what] = time.monotonic_ns()
+        ends["V" if told.what == "pair" else told.what] = time.monotonic_ns()
         return max(ends.values()), ends
 
     def run_alone(self, name: str, level: QuotaLevel | None) -> None:

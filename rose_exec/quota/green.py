@@ -63,7 +63,9 @@ class GreenQuota:
         Raises:
             QuotaError: If the level cannot be had here.
         """
-        if level not in self.levels:
+        if level.sms not in {
+            each.sms for each in self.levels
+        }:  # a search may renumber some of them
             raise QuotaError(
                 f"GreenQuota: expected one of the levels {_sizes(self.levels)} SMs, got {level}. "
                 "Take a level of this device's own levels."
@@ -71,7 +73,7 @@ class GreenQuota:
         with self._lock:
             key = (level.sms, lane)
             if key not in self._open:
-                whole = level.k == len(self.levels)
+                whole = level.sms == self.levels[-1].sms
                 self._open[key] = self._partitions.open(None if whole else level.sms)
             return self._open[key][1]
 

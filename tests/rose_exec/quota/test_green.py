@@ -14,7 +14,7 @@ import torch
 from rose_exec.quota.green import GreenQuota
 from rose_exec.quota.partitions import TorchPartitions, documented_sizes
 from rose_exec.quota.quota import Quota, QuotaError
-from rose_opt.measure import QuotaLevel, QuotaMeasurer, search_quota
+from rose_opt.measure import QuotaLevel, QuotaMeasurer, quota_levels, search_quota
 
 
 class Partitions:
@@ -78,6 +78,16 @@ def test_a_level_is_opened_once_and_the_whole_device_is_no_partition() -> None:
     assert partitions.log == ["open 32", "open 32", "open None"]
     quota.close()
     assert quota.stream(low) == "stream 32 #4"
+
+
+def test_a_search_may_renumber_some_of_the_levels() -> None:
+    partitions = Partitions()
+    quota = GreenQuota(partitions=partitions)
+    some = quota_levels({level.percent: level.sms for level in quota.levels[::4]})
+    assert [level.sms for level in some] == [8, 40, 72, 104, 132]
+    for level in some[-2:]:
+        quota.stream(level)
+    assert partitions.log == ["open 104", "open None"]
 
 
 def test_no_limit_changes_nothing() -> None:
