@@ -34,7 +34,7 @@ def memory_refusal(hierarchy: Hierarchy, split: TemporalSplit, memory: Memory) -
                 f"expected at most {memory.max_instances} whole instance"
                 f"{'s' if memory.max_instances > 1 else ''} of {name}, got {split.groups} (every chain needs its "
                 f"own '{states[0]}')",
-                f"Allow max_instances={split.groups} if {split.groups} whole instances of {name} fit in memory.",
+                f"Allow them with --max-instances {split.groups} if {split.groups} whole instances of {name} fit in memory.",
             )
     for what, limit, peak, sizes in (
         ("GPU", memory.gpu_bytes, memory.gpu_peak_bytes, memory.component_gpu_bytes),

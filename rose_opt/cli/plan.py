@@ -12,7 +12,7 @@ from rose_opt.explain import explain
 from rose_opt.facts import FactsError, FactsSettings, build_facts
 from rose_opt.optimize import plan as optimize
 from rose_opt.plan import PlanError, PlanRefused
-from rose_opt.settings import PlanSettings
+from rose_opt.settings import Memory, PlanSettings
 from rose_trace.parquet import TraceError
 
 _DEFAULT = PlanSettings()
@@ -42,6 +42,12 @@ def plan(
     dispatch_ns: Annotated[
         int, typer.Option(min=0, help="Cost of handing an invocation to a worker process, in ns.")
     ] = _DEFAULT.dispatch_ns,
+    max_instances: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Most whole instances of one component; chains of a loop have one each."
+        ),
+    ] = _DEFAULT.memory.max_instances,
     transforms: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +62,15 @@ def plan(
 ) -> None:
     """Plan the overlap of a recorded program."""
     with refusing(FactsError, TraceError, PlanError, PlanRefused, ValueError):
-        settings = PlanSettings(cores, max_groups, min_gain, bits, dispatch_ns, transforms)
+        settings = PlanSettings(
+            cores,
+            max_groups,
+            min_gain,
+            bits,
+            dispatch_ns,
+            transforms,
+            memory=Memory(max_instances=max_instances),
+        )
         facts = build_facts(trace, FactsSettings(allow_incomplete=allow_incomplete))
         made = optimize(facts, settings)
         tell_losses(trace)

@@ -185,7 +185,7 @@ def test_chains_are_tried_where_instances_are_allowed() -> None:
     (refused,) = [r for r in one.refusals if r.transform == "split-temporal"]
     assert str(refused) == (
         f"split-temporal({ROLLOUT}): expected at most 1 whole instance of sim, got 2 (every chain needs its own "
-        "'sim.episode'). Allow max_instances=2 if 2 whole instances of sim fit in memory."
+        "'sim.episode'). Allow them with --max-instances 2 if 2 whole instances of sim fit in memory."
     )
 
 

@@ -68,6 +68,15 @@ def refused(composition: Composition, subject: Subject) -> str:
     return str(outcome)
 
 
+def nothing(*_: object) -> None:
+    """A check that finds nothing."""
+
+
+def taken(value: Any) -> Any:
+    """Wait for nothing: the value is there."""
+    return value.get()
+
+
 def anyway(composition: Composition, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Subject:
     """What somebody gets who does not ask."""
     with monkeypatch.context() as patch:
