@@ -21,9 +21,10 @@ from rose_exec.conductor import Conductor
 from rose_exec.driver import Driver
 from rose_exec.placement import Placement
 from rose_exec.sanitizer.findings import Checks, Finding
-from rose_opt.plan import Plan, PlanRefused, verify
+from rose_opt.plan import Plan, PlanNode, PlanRefused, verify
 from rose_trace import hooks
 from rose_trace.component import Program, program
+from rose_trace.legality import AccessSet
 
 if TYPE_CHECKING:
     from rose_exec.sanitizer.sanitizer import Sanitizer
@@ -176,10 +177,13 @@ class Replay:
             self._placement.record(hooks.recorder())
         self._scope.callback(hooks.watch_recorder(self._placement.record))
         accesses = functools.cache(functools.partial(code.accesses, plan))
-        self._driver = Driver(plan, self._placement, accesses, self._threads, self._conductor)
+        self._driver = self._drive(plan, accesses)
         self._driver.serial = self.native
         self._driver.before_iteration = self.check
         hooks.install_executor(self._driver)
+
+    def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
+        return Driver(plan, self._placement, accesses, self._threads, self._conductor)
 
     def _restore_threads(self) -> None:
         torch = sys.modules.get("torch")

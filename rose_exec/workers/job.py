@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class Job:
         allowed: What the invocation announced.
         threads: Intra-op threads, ``None`` to leave them.
         wait_ns: Time between ready and start.
-        function: The callable, for functions (inline workers only).
+        function: The callable, for functions; with a resident, it is called with that first.
         attribute: Attribute of the component to read, instead of a method to run.
         ambient: Torch settings of the calling glue code.
         stream: CUDA stream of the calling glue code, for workers of its process.
@@ -90,7 +91,9 @@ class Residence:
         leaves = [wire.decode(leaf) for leaf in job.leaves]
         here().fence(job.tag)
         args, kwargs = pytree.unflatten(job.arguments, iter(leaves))
-        if job.function is not None:
+        if job.function is not None and job.resident:
+            call = functools.partial(job.function, self.components[job.resident])
+        elif job.function is not None:
             call = job.function
         else:
             call = getattr(self.components[job.resident], job.method)
