@@ -15,17 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rose_opt.combine import Choice, CombineLimits, combine
+from rose_opt.composing import joined
+from rose_opt.contention import MeasuredContention
 from rose_opt.facts import Facts
 from rose_opt.facts.windows import ELIGIBLE_BELOW, FIRST_TIER_BELOW, window_score
 from rose_opt.graph import within
 from rose_opt.measure import Alternative, AlternativeTrial, Composed, IterationMeasurement
 from rose_opt.optimize import plan as make_plan
 from rose_opt.phases import steps
-from rose_opt.plan import Plan, PlanRefused, Refusal
+from rose_opt.plan import Plan, PlanRefused
 from rose_opt.search import Candidates, candidates, describe
 from rose_opt.search import targets as ranked_targets
 from rose_opt.settings import PlanSettings
-from rose_opt.transforms import Composition, Rewire, Subject, apply_all, parse_composition
+from rose_opt.transforms import Composition, Subject, parse_composition
 
 
 class PlanSearch:
@@ -36,6 +38,7 @@ class PlanSearch:
         settings: Settings of the search.
         max_alternatives: Alternatives tried per target, L.
         limits: Memory and interactions of combinations.
+        contention: How much nodes slow each other down, where that was measured.
     """
 
     def __init__(
@@ -44,11 +47,13 @@ class PlanSearch:
         settings: PlanSettings | None = None,
         max_alternatives: int = 4,  # ours: the paper gives no L
         limits: CombineLimits | None = None,
+        contention: MeasuredContention | None = None,
     ) -> None:
         self.facts = facts
         self.settings = settings or PlanSettings()
         self.max_alternatives = max_alternatives
         self.limits = limits or CombineLimits()
+        self.contention = contention or MeasuredContention()
         self._subject = Subject.of(facts)
         self._candidates: Candidates | None = None
         self._plans: dict[str, Plan | None] = {}
@@ -159,23 +164,14 @@ class PlanSearch:
 
     def _legal(self, plan: Plan, candidate: Composition) -> Composition | None:
         """The plan's composition and the candidate, in an order in which both are legal."""
-        present = parse_composition(plan.transforms)
-        if any(transform in present for transform in candidate):
-            return None
-        # Splits before what moves whole loops, as in the optimizer's own compositions, so that the
-        # same alternatives make the same plan whichever round they came in.
-        both = (*present, *candidate)
-        usual = tuple(sorted(both, key=lambda transform: isinstance(transform, Rewire)))
-        for composition in (usual, both, (*candidate, *present)):
-            if not isinstance(apply_all(composition, self._subject), Refusal):
-                return composition
-        return None
+        return joined((parse_composition(plan.transforms), candidate), self._subject)
 
     def _plan(self, composition: Composition) -> Plan | None:
         text = describe(composition)
         if text not in self._plans:
             try:
-                self._plans[text] = make_plan(self.facts, replace(self.settings, transforms=text))
+                forced = replace(self.settings, transforms=text)
+                self._plans[text] = make_plan(self.facts, forced, self.contention)
             except PlanRefused:
                 self._plans[text] = None
         return self._plans[text]

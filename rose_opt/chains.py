@@ -18,8 +18,10 @@ from rose_opt.facts import Facts
 from rose_opt.kernel import GLUE, glue_per_step
 from rose_opt.phases import native_mode, steps, units
 from rose_opt.placement import Workers
+from rose_opt.schedule.model import Kappa
 from rose_opt.settings import PlanSettings
 from rose_opt.simulator.engine import Machine, Task, simulate
+from rose_opt.simulator.rates import Contention, full_speed
 
 _MOST_TASKS = 20_000  # ours: beyond, inner loops are simulated in blocks of steps
 
@@ -57,7 +59,13 @@ class _Piece:
 
 
 def schedule_chains(
-    facts: Facts, loop: str, groups: int, workers: Workers, cores: float, settings: PlanSettings
+    facts: Facts,
+    loop: str,
+    groups: int,
+    workers: Workers,
+    cores: float,
+    settings: PlanSettings,
+    kappa: Kappa | None = None,
 ) -> ChainSchedule:
     """Schedule a free loop in chains.
 
@@ -68,6 +76,7 @@ def schedule_chains(
         workers: Where components live.
         cores: Cores of the machine.
         settings: Settings of the search.
+        kappa: Contention by node path.
 
     Returns:
         What one call of the loop takes.
@@ -89,7 +98,8 @@ def schedule_chains(
                 Task(piece.path, (worker,), piece.duration_ns + handed, after, piece.cores)
             )
             load[worker] = load.get(worker, 0) + piece.duration_ns
-    duration = round(simulate(tasks, Machine(cores)).makespan_ns)
+    rates = Contention(kappa) if kappa else full_speed
+    duration = round(simulate(tasks, Machine(cores), rates).makespan_ns)
     one = sum(piece.duration_ns for piece in body)
     core_ns = count * sum(piece.duration_ns * piece.cores for piece in body)
     longest = -(-count // groups) * one

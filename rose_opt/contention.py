@@ -19,6 +19,7 @@ from typing import Any
 
 from rose_opt.facts import Facts
 from rose_opt.facts.overlaps import OverlappedInvocation, overlapped_invocations
+from rose_opt.graph import within
 from rose_opt.phases import measured_ns, tasks_of
 from rose_opt.schedule.contention import ContentionFit, Observation, anchors, fit_contention
 from rose_opt.schedule.model import Kappa
@@ -79,6 +80,38 @@ def measured_contention(facts: Facts, traces: Iterable[str | Path]) -> MeasuredC
             sources.append(Path(trace).name)
             observed += _anchored(facts, seen)
     return _fitted(observed, tuple(sources))
+
+
+def contention_between(facts: Facts, kappa: Kappa, paths: Iterable[str]) -> Kappa:
+    """Contention between subtrees: that of what runs in them, by the time that it takes there.
+
+    Args:
+        facts: What the trace says.
+        kappa: Contention between the nodes that run as tasks.
+        paths: Loops, composites or tasks.
+
+    Returns:
+        Contention by pairs of `paths`, where there is any.
+    """
+    shares: dict[str, dict[str, float]] = {}
+    for path in paths:
+        spent = {
+            node.path: float(facts.timings[node.path].total_ns)
+            for node in tasks_of(facts)
+            if within(node.path, path) or within(path, node.path)
+        }
+        total = sum(spent.values()) or 1.0
+        shares[path] = {task: time / total for task, time in spent.items()}
+    found = {
+        (v, w): sum(
+            mine * theirs * kappa.get((task, other), 0.0)
+            for task, mine in shares[v].items()
+            for other, theirs in shares[w].items()
+        )
+        for v in shares
+        for w in shares
+    }
+    return {pair: value for pair, value in found.items() if value > 0}
 
 
 def _fitted(

@@ -8,11 +8,12 @@ Paper: §4.3.3, "Evaluating alternatives" (predicted here, measured later).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rose_opt.chains import ChainSchedule
+from rose_opt.contention import contention_between
+from rose_opt.dispatch import activities_ns
 from rose_opt.facts import Facts
 from rose_opt.graph import within
 from rose_opt.kernel import Kernel
@@ -30,28 +31,16 @@ from rose_opt.plan import between
 from rose_opt.schedule import Capacity, Mode
 from rose_opt.schedule.activities import Activity, FlatProblem, Predecessor
 from rose_opt.schedule.flat import solve_flat
-from rose_opt.schedule.flat_bounds import flat_bound_ns
+from rose_opt.schedule.model import LEAST_RATE, Kappa
 from rose_opt.schedule.solver import SolverSettings
 from rose_opt.settings import PlanSettings
+from rose_opt.simulator.rates import Contention
 from rose_opt.transforms import Subject
 
 _LIMITS = SolverSettings(deterministic_s=4.0, wall_s=60.0, gap=0.005)
 """Work per region: counted, not timed, so that the same trace gives the same plan. # ours"""
 
 _BLOCKS = 64  # ours: a loop of more iterations is scheduled in that many blocks of iterations
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a composition is expected to cost.
-
-    Attributes:
-        iteration_ns: One iteration [ns].
-        lower_bound_ns: No schedule of the composition with its workers takes less [ns].
-    """
-
-    iteration_ns: int
-    lower_bound_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +54,8 @@ class Pricing:
         rewires: Pairs ``(node, beside)``.
         cores: Cores of the machine.
         settings: Settings of the search.
-        bounding: Whether to price every part at its lower bound instead.
         chains: Schedules of the loops that are in chains, by path.
+        kappa: Contention by node path; empty for none.
     """
 
     facts: Facts
@@ -75,29 +64,24 @@ class Pricing:
     rewires: tuple[tuple[str, str], ...]
     cores: float
     settings: PlanSettings
-    bounding: bool = False
     chains: Mapping[str, ChainSchedule] = field(default_factory=dict[str, ChainSchedule])
-    _regions: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    kappa: Kappa = field(default_factory=dict[tuple[str, str], float])
 
-    def iteration(self) -> Price:
-        """Price of one iteration."""
+    def iteration_ns(self) -> int:
+        """One iteration [ns]."""
         root = self.facts.graph.root.path
         recorded = native_iteration_ns(self.facts, self.cores)
         base = native_mode(self.facts, root, self.cores).duration_ns
         planned = self.duration_ns(root) - base
-        bound = replace(self, bounding=True, _regions={}).duration_ns(root) - base
-        iteration = max(round(recorded + planned), 1)
-        return Price(iteration, min(max(round(recorded + bound), 1), iteration))
+        return max(round(recorded + planned), 1)
 
     def duration_ns(self, path: str) -> float:
         """One invocation of a node, with everything below it that the composition changes [ns]."""
         facts, node = self.facts, self.facts.graph.node(path)
         if path in self.kernels:
-            kernel = self.kernels[path]
-            return kernel.lower_bound_ns if self.bounding else kernel.duration_ns
+            return self.kernels[path].duration_ns
         if path in self.chains:
-            chained = self.chains[path]
-            return chained.lower_bound_ns if self.bounding else chained.duration_ns
+            return self.chains[path].duration_ns
         native = native_mode(facts, path, self.cores).duration_ns
         if node.kind == "exec" and (not node.composite or runs_whole(facts, node)):
             return self._unit_ns(path, node.component or "", native)
@@ -118,13 +102,13 @@ class Pricing:
     def _unit_ns(self, path: str, component: str, native_ns: int) -> float:
         """A task outside any split: as recorded, or on all shards side by side."""
         if component not in self.workers.shards:
-            remote = self.workers.remote(component) and not self.bounding
+            remote = self.workers.remote(component)
             return native_ns + (self.settings.dispatch_ns if remote else 0)
         shards = self.workers.shards[component]
         best = shard_mode(self.facts, path, shards, self.cores)
         crowded = shards * best.duration_ns * best.cores / self.cores
-        extra = 0 if self.bounding else self.settings.dispatch_ns
-        return max(best.duration_ns, crowded) + extra
+        rate = max(1 - (shards - 1) * self.kappa.get((path, path), 0.0), LEAST_RATE)
+        return max(best.duration_ns / rate, crowded) + self.settings.dispatch_ns
 
     def _regions_of(self, parent: str) -> Iterator[tuple[str, ...]]:
         """Runs of siblings below `parent` within which a rewire lets something overlap."""
@@ -144,10 +128,15 @@ class Pricing:
             yield tuple(children[first : last + 1])
 
     def _region_ns(self, region: tuple[str, ...]) -> int:
-        problem = FlatProblem(tuple(self._activities(region)), Capacity(cores=self.cores))
-        if self.bounding:
-            return flat_bound_ns(problem)
-        return solve_flat(problem, _LIMITS).makespan_ns
+        """Duration of siblings that may overlap: at best, or as dispatched where they slow each other."""
+        problem = FlatProblem(
+            tuple(self._activities(region)), Capacity(cores=self.cores), shared_modes=False
+        )
+        if not self.kappa:
+            return solve_flat(problem, _LIMITS).makespan_ns
+        paths = {activity.label for activity in problem.activities}
+        between = contention_between(self.facts, self.kappa, paths)
+        return activities_ns(problem, Contention(between))
 
     # The flat model of a region -----------------------------------------------------------------
 
@@ -165,7 +154,7 @@ class Pricing:
                 waits = [names[-1]] if names else before
                 waits = [*waits, *self._needed(path, index, ends)]
                 unique = tuple(Predecessor(item) for item in dict.fromkeys(waits))
-                yield Activity(name, tuple(sorted(workers)), (mode,), unique)
+                yield Activity(name, tuple(sorted(workers)), (mode,), unique, kind=mode.label)
                 names.append(name)
             ends[path] = self._iteration_ends(path, names)
             if path not in branches:
@@ -205,20 +194,14 @@ class Pricing:
 
     def _mode(self, path: str, calls: float, extra_ns: float) -> Mode:
         duration = max(round(self.duration_ns(path) * calls + extra_ns), 1)
-        return Mode(duration, cores=self._cores(path, duration), label=path)
+        return Mode(duration, cores=self._cores(path), label=path)
 
-    def _cores(self, path: str, duration_ns: int) -> float:
+    def _cores(self, path: str) -> float:
         """Cores that must be free while a node runs: the most of any of its tasks."""
         inside = [
             k for loop, k in self.kernels.items() if loop == path or loop.startswith(f"{path}/")
         ]
         alike = [c for loop, c in self.chains.items() if within(loop, path)]
-        if self.bounding:
-            recorded = native_mode(self.facts, path, self.cores)
-            work = sum(kernel.steps * kernel.core_ns for kernel in inside)
-            work += sum(chained.core_ns for chained in alike)
-            work = work if inside or alike else recorded.cores * recorded.duration_ns
-            return math.floor(100 * min(work / max(duration_ns, 1), self.cores)) / 100
         used = [kernel.peak_cores for kernel in (*inside, *alike)]
         used += [
             native_mode(self.facts, leaf.path, self.cores).cores

@@ -27,15 +27,16 @@ from rose_opt.schedule import (
     Capacity,
     LoopProblem,
     Mode,
-    ModuloSchedule,
     Phase,
     PhaseId,
     cyclic_orders,
 )
 from rose_opt.schedule.bounds import bounds
+from rose_opt.schedule.model import Kappa
 from rose_opt.schedule.modulo import solve_modulo
 from rose_opt.schedule.solver import SolverSettings
 from rose_opt.settings import PlanSettings
+from rose_opt.simulator.rates import Contention, full_speed
 
 GLUE = "glue"
 """Phase of the loop's own code: one group at a time, since the interpreter runs one thread at a time."""
@@ -59,10 +60,10 @@ class Kernel:
         chosen: Chosen mode by unit; all groups run a unit in the same way.
         identical: Whether the rows of all chosen modes were bit-identical; ``None`` where not compared.
         estimated: Units without a probe.
-        schedule: The steady state in the chosen modes.
         duration_ns: One call of the loop as the executor hands it out, filling and draining
             included [ns].
-        step_bound_ns: No schedule with these workers takes less per step, whatever the modes [ns].
+        step_bound_ns: Nothing that runs each group's units in order takes less per step, whatever the
+            modes [ns].
         native_step_ns: One step of the loop as recorded [ns].
     """
 
@@ -73,15 +74,9 @@ class Kernel:
     chosen: Mapping[str, Mode]
     identical: bool | None
     estimated: tuple[str, ...]
-    schedule: ModuloSchedule
     duration_ns: int
     step_bound_ns: int
     native_step_ns: int
-
-    @property
-    def lower_bound_ns(self) -> int:
-        """No schedule of one call of the loop with these workers takes less [ns]."""
-        return self.steps * self.step_bound_ns
 
     @property
     def core_ns(self) -> float:
@@ -104,18 +99,22 @@ class Kernel:
         return total if limit is None else min(total, limit)
 
     def orders(self) -> tuple[Order, ...]:
-        """Cyclic order of every worker; groups are alike, so the one that leads is called the first."""
-        engines = cyclic_orders(settled(self.problem, self.chosen), self.schedule).engines
+        """Cyclic order of every worker in the best steady state of the chosen modes.
+
+        Groups are alike, so the one that leads is called the first.
+        """
+        problem = settled(self.problem, self.chosen)
+        schedule = solve_modulo(problem, _LIMITS)
+        engines = cyclic_orders(problem, schedule).engines
         worker = {phase.id: phase.engine for phase in self.problem.phases}
         heads = [
-            (self.schedule.by_id[chain[0].id].start_ns, chain[0].group)
-            for chain in self.problem.chains
+            (schedule.by_id[chain[0].id].start_ns, chain[0].group) for chain in self.problem.chains
         ]
         renamed = {group: number for number, (_, group) in enumerate(sorted(heads))}
         cycles: dict[str, tuple[OrderStep, ...]] = {}
         for sequence in engines.values():
             steps = [
-                OrderStep(key.name, renamed[key.group], self.schedule.stage(key))
+                OrderStep(key.name, renamed[key.group], schedule.stage(key))
                 for key in sequence
                 if key.name != GLUE
             ]
@@ -134,7 +133,13 @@ class Kernel:
 
 
 def solve_kernel(
-    facts: Facts, loop: str, groups: int, workers: Workers, cores: float, settings: PlanSettings
+    facts: Facts,
+    loop: str,
+    groups: int,
+    workers: Workers,
+    cores: float,
+    settings: PlanSettings,
+    kappa: Kappa | None = None,
 ) -> Kernel | Refusal:
     """Schedule a loop split into groups.
 
@@ -145,6 +150,7 @@ def solve_kernel(
         workers: Where its components live.
         cores: Cores of the machine.
         settings: Settings of the search.
+        kappa: Contention by node path.
 
     Returns:
         The kernel, or a refusal where no measured way keeps the bits that were asked for.
@@ -176,7 +182,9 @@ def solve_kernel(
         + ((Phase(GLUE, GLUE, glue, group),) if glue else ())
         for group in range(groups)
     )
-    problem = LoopProblem(chains, count, Capacity(cores=cores))
+    names = {unit.path for unit in body}
+    known = {pair: value for pair, value in (kappa or {}).items() if names.issuperset(pair)}
+    problem = LoopProblem(chains, count, Capacity(cores=cores), known)
     choice, duration = _choose(problem, ways, cores)
     chosen = {path: ways[path].modes[index] for path, index in choice.items()}
     if glue:
@@ -191,7 +199,6 @@ def solve_kernel(
         chosen=chosen,
         identical=False if False in same else None if None in same else True,
         estimated=tuple(path for path, found in ways.items() if found.estimated),
-        schedule=solve_modulo(settled(problem, chosen), _LIMITS),
         duration_ns=duration,
         step_bound_ns=bound,
         native_step_ns=native_mode(facts, loop, cores).duration_ns // count,
@@ -219,11 +226,12 @@ def _choose(
         itertools.product(*(range(len(found.modes)) for found in ways.values())), _COMBINATIONS
     )
     glue = {phase.name: phase.modes[0] for phase in problem.phases if phase.name == GLUE}
+    rates = Contention(problem.kappa) if problem.kappa else full_speed
     tried: list[tuple[int, float, dict[str, int]]] = []
     for option in options:
         choice = dict(zip(ways, option, strict=True))
         modes = {path: ways[path].modes[index] for path, index in choice.items()}
-        duration = dispatched_ns(problem.chains, modes | glue, problem.count, cores)
+        duration = dispatched_ns(problem.chains, modes | glue, problem.count, cores, rates)
         tried.append((duration, sum(mode.cores for mode in modes.values()), choice))
     fastest = min(duration for duration, _, _ in tried)
     alike = [item for item in tried if item[0] <= fastest * (1 + _ALIKE)]

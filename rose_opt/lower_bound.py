@@ -33,7 +33,8 @@ from rose_opt.schedule.task_bounds import Demand, task_bounds
 from rose_opt.settings import PlanSettings
 from rose_opt.simulator.program import unroll
 
-_MOST_TASKS = 20_000  # ours: some seconds of unrolling
+_FEW_TASKS = 4_000  # ours: a fraction of a second of unrolling
+_MOST_TASKS = 30_000  # ours: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,19 @@ class LowerBound:
     cores: float
     kappa: Kappa = field(default_factory=dict[tuple[str, str], float])
 
-    def of(self, plan: Plan) -> int:
-        """The bound on one iteration of a plan [ns]; its predictions are not read."""
+    def of(self, plan: Plan, *, closely: bool = False) -> int:
+        """The bound on one iteration of a plan [ns].
+
+        Args:
+            plan: The plan; its predictions are not read.
+            closely: Whether to spend seconds on it.
+
+        Returns:
+            The bound.
+        """
+        most = _MOST_TASKS if closely else _FEW_TASKS
         glue = native_iteration_ns(self.facts, self.cores) - self._covered_ns()
-        if plan.chains() or self._invocations(plan) > _MOST_TASKS:
+        if plan.chains() or self._invocations(plan) > most:
             bound = self._by_amounts(plan)
         else:
             tasks = self._demands(plan)

@@ -1,115 +1,89 @@
 """`plan`: choose a composition, or keep the native order, and say why.
 
-Paper: §4.3, "Graph optimization"; keeping the native order is always a candidate.
+Every candidate is priced alone; what gains is combined as in the paper and by the solver, and each
+combination is priced as a whole. Keeping the native order is always a candidate.
+
+Paper: §4.3, "Graph optimization"; Alg. 1, Combine, on predictions.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rose_opt.chains import ChainSchedule, schedule_chains
+from rose_opt.combine import Choice, Combination, Combinations, combine
+from rose_opt.composing import joined
+from rose_opt.contention import MeasuredContention
 from rose_opt.facts import Facts
-from rose_opt.iteration import Price, Pricing
-from rose_opt.kernel import GLUE, Kernel, solve_kernel
-from rose_opt.phases import (
-    native_iteration_ns,
-    native_mode,
-    recorded_ns,
-    runs_whole,
-    shard_mode,
-    whole_probe,
-)
-from rose_opt.placement import Workers, place
-from rose_opt.plan import (
-    AlternativeRecord,
-    PhaseThreads,
-    Plan,
-    PlanComponent,
-    PlanRefused,
-    Predicted,
-    Refusal,
-    verify,
-)
+from rose_opt.notes import notes
+from rose_opt.plan import AlternativeRecord, Plan, PlanRefused, Predicted, Refusal, verify
+from rose_opt.pricing import Priced, Pricer
 from rose_opt.reasons import gained, keeping, milliseconds
-from rose_opt.search import Candidates, candidates, combinations, describe
+from rose_opt.search import Candidates, candidates, describe
 from rose_opt.settings import PlanSettings
-from rose_opt.transforms import (
-    Composition,
-    Rewire,
-    SpatialSplit,
-    Subject,
-    TemporalSplit,
-    apply_all,
-    parse_composition,
-)
-
-_UNSTEADY = 1.5  # ours: ratio of two measurements of one node that cannot both be right
+from rose_opt.transforms import Composition, apply_all, parse_composition
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """A legal composition with its prediction.
-
-    Attributes:
-        composition: The transforms; none for the native order.
-        workers: Where components live.
-        kernels: Schedules of the loops that are split by rows, by path.
-        price: What it is expected to cost.
-        chains: Schedules of the loops that are in chains, by path.
-    """
-
-    composition: Composition
-    workers: Workers
-    kernels: Mapping[str, Kernel]
-    price: Price
-    chains: Mapping[str, ChainSchedule] = field(default_factory=dict[str, ChainSchedule])
-
-    @property
-    def splits(self) -> dict[str, int]:
-        """Groups by split loop."""
-        return {t.loop: t.groups for t in self.composition if isinstance(t, SpatialSplit)}
-
-
-def plan(facts: Facts, settings: PlanSettings | None = None) -> Plan:
+def plan(
+    facts: Facts,
+    settings: PlanSettings | None = None,
+    contention: MeasuredContention | None = None,
+) -> Plan:
     """Plan the overlap of a recorded program.
 
     Args:
         facts: What the trace says.
         settings: Settings of the search.
+        contention: How much nodes slow each other down, where that was measured.
 
     Returns:
         The plan with the least predicted iteration, or with the native order where none gains
-        enough; the same for the same facts and settings.
+        enough; the same for the same facts, settings and contention.
 
     Raises:
         PlanRefused: If a composition that was asked for is illegal.
     """
     settings = settings or PlanSettings()
     cores = settings.cores or float(os.cpu_count() or 1)
-    planner = _Planner(facts, settings, cores)
+    planner = _Planner(Pricer(facts, settings, cores, contention or MeasuredContention()))
     if settings.transforms is not None:
         return planner.forced(parse_composition(settings.transforms))
     return planner.searched()
 
 
+@dataclass(frozen=True, slots=True)
+class _Combined:
+    """A combination and who found it, in words."""
+
+    combination: Combination
+    finders: list[str]
+
+
+@dataclass(slots=True)
+class _Tried:
+    """What a search has priced, by text of the composition, and what it had to refuse."""
+
+    priced: dict[str, Priced] = field(default_factory=dict[str, Priced])
+    combined: dict[str, _Combined] = field(default_factory=dict[str, _Combined])
+    refusals: dict[Refusal, None] = field(default_factory=dict[Refusal, None])
+
+    def ranked(self) -> list[Priced]:
+        """Best first; of equals, what was tried first."""
+        return sorted(self.priced.values(), key=lambda item: item.iteration_ns)
+
+
 class _Planner:
-    """One search: prices compositions and remembers the kernels it has solved.
+    """One search.
 
     Args:
-        facts: What the trace says.
-        settings: Settings of the search.
-        cores: Cores of the machine.
+        pricer: Prices compositions.
     """
 
-    def __init__(self, facts: Facts, settings: PlanSettings, cores: float) -> None:
-        self.facts = facts
-        self.settings = settings
-        self.cores = cores
-        self.subject = Subject.of(facts)
-        self._solved: dict[tuple[str, int, tuple[str, ...]], Kernel | Refusal] = {}
+    def __init__(self, pricer: Pricer) -> None:
+        self.pricer = pricer
+        self.facts = pricer.facts
+        self.settings = pricer.settings
 
     def forced(self, composition: Composition) -> Plan:
         """The plan of one composition that was asked for.
@@ -117,217 +91,125 @@ class _Planner:
         Raises:
             PlanRefused: If it is illegal.
         """
-        outcome = apply_all(composition, self.subject)
+        outcome = apply_all(composition, self.pricer.subject)
         if isinstance(outcome, Refusal):
             raise PlanRefused(str(outcome))
-        priced = self.price(composition)
+        priced = self.pricer.price(composition)
         if isinstance(priced, Refusal):
             raise PlanRefused(str(priced))
-        native = self.native()
-        reason = f"asked for; {gained(native.price, priced.price)}"
-        return self._plan(priced, (priced, native), (), reason)
+        priced = self.pricer.closely_bounded(priced)
+        native = self.pricer.native()
+        tried = _Tried({describe(c.composition): c for c in (priced, native)})
+        return self._plan(
+            priced, tried, f"asked for; {gained(native.iteration_ns, priced.iteration_ns)}"
+        )
 
     def searched(self) -> Plan:
         """The plan of the best composition, or of the native order."""
         found = candidates(self.facts, self.settings)
-        priced: list[Priced] = []
-        refusals = dict.fromkeys(found.refusals)
-        for composition in combinations(found):
-            outcome = self.price(composition)
+        tried = _Tried(refusals=dict.fromkeys(found.refusals))
+        native = self._try((), tried)
+        for candidate in found.found:
+            self._try(candidate.composition, tried)
+        self._combine(found, tried)
+        native_ns = native.iteration_ns if native is not None else 0
+        enough = (1 - self.settings.min_gain) * native_ns
+        while (best := tried.ranked()[0]).iteration_ns < enough:
+            closely = self.pricer.closely_bounded(best)
+            tried.priced[describe(best.composition)] = closely
+            if closely.iteration_ns == best.iteration_ns:
+                return self._plan(closely, tried, gained(native_ns, closely.iteration_ns))
+        overlaps = [item for item in tried.ranked() if item.composition]
+        return self._plan(self.pricer.native(), tried, self._why_native(overlaps, found))
+
+    def _try(self, composition: Composition, tried: _Tried) -> Priced | None:
+        """Price a composition once."""
+        text = describe(composition)
+        if text not in tried.priced:
+            outcome = self.pricer.price(composition)
             if isinstance(outcome, Refusal):
-                refusals[outcome] = None
-            else:
-                priced.append(outcome)
-        ranked = sorted(priced, key=lambda item: item.price.iteration_ns)
-        native = next(item for item in priced if not item.composition)
-        best = ranked[0]
-        enough = (1 - self.settings.min_gain) * native.price.iteration_ns
-        if best.price.iteration_ns < enough:
-            return self._plan(best, ranked, tuple(refusals), gained(native.price, best.price))
-        overlaps = [item for item in ranked if item.composition]
-        return self._plan(native, ranked, tuple(refusals), self._why_native(overlaps, found))
+                tried.refusals[outcome] = None
+                return None
+            tried.priced[text] = outcome
+        return tried.priced[text]
 
-    def native(self) -> Priced:
-        """The program as it is."""
-        recorded = native_iteration_ns(self.facts, self.cores)
-        return Priced((), Workers(components=self._components()), {}, Price(recorded, recorded))
+    def _combine(self, found: Candidates, tried: _Tried) -> None:
+        """Price what the paper's greedy choice and the solver put together, and remember who did."""
+        by_text = {describe(item.composition): item.composition for item in found.found}
+        native_ns = self.pricer.native_ns
+        choices = [
+            Choice(text, item.target, native_ns - tried.priced[text].iteration_ns)
+            for item in found.found
+            if (text := describe(item.composition)) in tried.priced
+        ]
 
-    def price(self, composition: Composition) -> Priced | Refusal:
-        """What a legal composition is expected to cost, or why its bits do not allow it."""
-        if not composition:
-            return self.native()
-        splits = {t.loop: t.groups for t in composition if isinstance(t, SpatialSplit)}
-        chained = {t.loop: t.groups for t in composition if isinstance(t, TemporalSplit)}
-        rewires = tuple((t.node, t.beside) for t in composition if isinstance(t, Rewire))
-        try:
-            workers = place(self.subject.hierarchy, splits, rewires, chained)
-        except ValueError as error:
-            return Refusal(composition[0].name, describe(composition), str(error))
-        kernels: dict[str, Kernel] = {}
-        for loop, groups in splits.items():
-            kernel = self._kernel(loop, groups, workers)
-            if isinstance(kernel, Refusal):
-                return kernel
-            kernels[loop] = kernel
-        chains = {
-            loop: schedule_chains(self.facts, loop, groups, workers, self.cores, self.settings)
-            for loop, groups in chained.items()
-        }
-        pricing = Pricing(
-            self.facts, workers, kernels, rewires, self.cores, self.settings, chains=chains
-        )
-        return Priced(composition, workers, kernels, pricing.iteration(), chains)
+        def together(chosen: Sequence[Choice]) -> Composition | None:
+            return joined([by_text[choice.name] for choice in chosen], self.pricer.subject)
 
-    def _kernel(self, loop: str, groups: int, workers: Workers) -> Kernel | Refusal:
-        used = {leaf.component or "" for leaf in self.facts.graph.leaves(loop)}
-        key = (loop, groups, tuple(sorted(name for name in used if workers.remote(name))))
-        if key not in self._solved:
-            self._solved[key] = solve_kernel(
-                self.facts, loop, groups, workers, self.cores, self.settings
-            )
-        return self._solved[key]
+        def compatible(chosen: Sequence[Choice]) -> bool:
+            made = together(chosen)
+            return made is not None and not isinstance(self.pricer.placed(made), Refusal)
 
-    def _components(self) -> tuple[str, ...]:
-        return tuple(component.name for component in self.subject.hierarchy.components)
+        combinations = combine(choices, compatible)
+        for finder, combination in _found(combinations):
+            made = together(combination.choices)
+            if made is not None and self._try(made, tried) is not None:
+                entry = tried.combined.setdefault(describe(made), _Combined(combination, []))
+                entry.finders.append(finder)
 
-    def _why_native(self, overlaps: list[Priced], found: Candidates) -> str:
+    def _why_native(self, overlaps: Sequence[Priced], found: Candidates) -> str:
         kernel = next((k for item in overlaps for k in item.kernels.values()), None)
-        native = native_iteration_ns(self.facts, self.cores)
-        best = overlaps[0].price if overlaps else None
-        return keeping(native, best, kernel, found.refusals, self.settings, self.cores)
+        best = overlaps[0].iteration_ns if overlaps else None
+        pricer = self.pricer
+        return keeping(pricer.native_ns, best, kernel, found.refusals, self.settings, pricer.cores)
 
-    # The plan -----------------------------------------------------------------------------------
-
-    def _plan(
-        self,
-        chosen: Priced,
-        ranked: Iterable[Priced],
-        refusals: tuple[Refusal, ...],
-        reason: str,
-    ) -> Plan:
-        hierarchy = self.subject.hierarchy
-        price = chosen.price
-        result = Plan(
-            rose_version=_version(),
-            graph_fingerprint=self.facts.graph.fingerprint(),
-            nodes=hierarchy.nodes,
-            components=tuple(self._component(c, chosen.workers) for c in hierarchy.components),
-            edges=hierarchy.edges,
-            transforms=tuple(transform.text for transform in chosen.composition),
-            rows={loop: self.subject.rows[loop] for loop in chosen.splits},
-            workers=chosen.workers.specs(),
-            threads=_threads(chosen.kernels.values()),
-            cores=self.cores,
-            core_demand=self._core_demand(chosen),
+    def _plan(self, chosen: Priced, tried: _Tried, reason: str) -> Plan:
+        contention = self.pricer.contention
+        draft = self.pricer.draft(chosen)
+        result = replace(
+            draft,
             orders=tuple(o for kernel in chosen.kernels.values() for o in kernel.orders()),
             predicted=Predicted(
-                native_ns=native_iteration_ns(self.facts, self.cores),
-                iteration_ns=price.iteration_ns,
-                lower_bound_ns=price.lower_bound_ns,
-                gap=round(1 - price.lower_bound_ns / price.iteration_ns, 6),
+                native_ns=self.pricer.native_ns,
+                iteration_ns=chosen.iteration_ns,
+                lower_bound_ns=chosen.lower_bound_ns,
+                gap=round(1 - chosen.lower_bound_ns / chosen.iteration_ns, 6),
             ),
-            alternatives=tuple(_record(item) for item in ranked),
-            refusals=refusals,
-            settings={**self.settings.to_data(), "cores": self.cores},
-            kept_native=not chosen.composition,
+            alternatives=tuple(_record(item, tried.combined) for item in tried.ranked()),
+            refusals=tuple(tried.refusals),
+            settings={**draft.settings, "contention": contention.to_data()},
             reason=reason,
-            equivalence=_equivalence(chosen.kernels.values()),
-            notes=self._notes(chosen.kernels.values()),
+            notes=tuple(notes(self.facts, chosen, contention)),
         )
         verify(result)
         return result
 
-    def _component(self, component: PlanComponent, workers: Workers) -> PlanComponent:
-        return replace(
-            component,
-            shards=workers.shards.get(component.name, 1),
-            replicas=workers.replicas.get(component.name, 1),
-        )
 
-    def _core_demand(self, chosen: Priced) -> dict[str, float]:
-        """Cores of every task: in a split or on a shard, of one group; elsewhere, natively."""
-        demand: dict[str, float] = {}
-        for node in self.facts.graph.nodes:
-            if node.kind != "exec" or (node.composite and not runs_whole(self.facts, node)):
-                continue
-            shards = chosen.workers.shards.get(node.component or "")
-            mode = native_mode(self.facts, node.path, self.cores)
-            if shards is not None:
-                mode = shard_mode(self.facts, node.path, shards, self.cores)
-            demand[node.path] = mode.cores
-        for kernel in chosen.kernels.values():
-            demand.update(
-                {path: mode.cores for path, mode in kernel.chosen.items() if path != GLUE}
-            )
-        return demand
-
-    def _unsteady(self) -> Iterator[str]:
-        """Nodes that took much longer in the trace than when probed, or the other way round."""
-        for node in self.facts.graph.nodes:
-            probed = whole_probe(self.facts, node.path)
-            above = node.parent is not None and whole_probe(self.facts, node.parent) is not None
-            if probed is None or above:
-                continue
-            recorded = recorded_ns(self.facts, node.path)
-            if not 1 / _UNSTEADY < recorded / probed.duration_ns < _UNSTEADY:
-                yield (
-                    f"{node.path} took {milliseconds(recorded)} in the trace and "
-                    f"{milliseconds(probed.duration_ns)} when probed: the machine was busy with something "
-                    "else during one of them. The probe is used; record again on a quiet machine."
-                )
-
-    def _notes(self, kernels: Iterable[Kernel]) -> tuple[str, ...]:
-        notes = [*self._unsteady()]
-        if self.facts.sampling is not None:
-            notes.append(
-                f"Durations, loop kinds and data edges are {self.facts.sampling}. Record without steps "
-                "to see what happens in the others."
-            )
-        for kernel in kernels:
-            if kernel.estimated:
-                notes.append(
-                    f"No probes of {', '.join(kernel.estimated)}: a part of the rows is taken to cost the "
-                    f"midpoint between 1/{kernel.groups} and all of the recorded duration, and its "
-                    "rows were not compared with the whole batch. Run rose_exec.probe for measured "
-                    "durations."
-                )
-        return tuple(notes)
+def _found(found: Combinations) -> Iterable[tuple[str, Combination]]:
+    """Combinations with the words for who found them."""
+    if found.greedy.choices:
+        yield "the greedy choice", found.greedy
+    for number, combination in enumerate(found.solver, 1):
+        yield f"the solver's no. {number}", combination
 
 
-def _record(item: Priced) -> AlternativeRecord:
-    note = "; ".join(
+def _record(item: Priced, combined: Mapping[str, _Combined]) -> AlternativeRecord:
+    told = [
         f"{kernel.groups} groups of {kernel.loop}: {kernel.duration_ns / kernel.steps / 1e6:.1f} ms per step, "
         f"native {kernel.native_step_ns / 1e6:.1f} ms"
         for kernel in item.kernels.values()
-    )
-    note += "; ".join(
+    ]
+    told += [
         f"{chained.groups} chains of {chained.loop}: {milliseconds(chained.duration_ns)} per call"
         for chained in item.chains.values()
-    )
+    ]
+    entry = combined.get(describe(item.composition))
+    if entry is not None:
+        saved = milliseconds(entry.combination.estimated_ns)
+        told.append(f"{' and '.join(entry.finders)}, estimated to save {saved}")
     return AlternativeRecord(
         tuple(str(transform.text) for transform in item.composition),
-        item.price.iteration_ns,
-        item.price.lower_bound_ns,
-        note if item.composition else "native order",
+        item.iteration_ns,
+        item.lower_bound_ns,
+        "; ".join(told) if item.composition else "native order",
     )
-
-
-def _threads(kernels: Iterable[Kernel]) -> tuple[PhaseThreads, ...]:
-    return tuple(
-        PhaseThreads(path, mode.threads, grouped=True)
-        for kernel in kernels
-        for path, mode in kernel.chosen.items()
-        if mode.threads is not None
-    )
-
-
-def _equivalence(kernels: Iterable[Kernel]) -> str:
-    seen = [kernel.identical for kernel in kernels]
-    return "reassociated" if False in seen else "unverified" if None in seen else "exact"
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("rose-rl")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rose_opt.iteration import Price
 from rose_opt.kernel import Kernel
 from rose_opt.plan import Refusal
 from rose_opt.settings import PlanSettings
 
 
-def gained(native: Price, planned: Price) -> str:
-    """What the plan is expected to gain."""
-    ratio = native.iteration_ns / planned.iteration_ns
+def gained(native_ns: int, planned_ns: int) -> str:
+    """What the plan is expected to gain, given both iterations [ns]."""
     return (
-        f"predicted {milliseconds(planned.iteration_ns)} per iteration against "
-        f"{milliseconds(native.iteration_ns)} natively, {ratio:.2f} times as fast"
+        f"predicted {milliseconds(planned_ns)} per iteration against "
+        f"{milliseconds(native_ns)} natively, {native_ns / planned_ns:.2f} times as fast"
     )
 
 
 def keeping(
     native_ns: int,
-    best: Price | None,
+    best_ns: int | None,
     kernel: Kernel | None,
     refusals: Sequence[Refusal],
     settings: PlanSettings,
@@ -31,7 +29,7 @@ def keeping(
 
     Args:
         native_ns: Native iteration [ns].
-        best: The best legal overlap; ``None`` where there is none.
+        best_ns: Iteration of the best legal overlap [ns]; ``None`` where there is none.
         kernel: The best split loop; ``None`` where none is legal.
         refusals: What was refused.
         settings: Settings of the search.
@@ -40,12 +38,12 @@ def keeping(
     Returns:
         One sentence.
     """
-    if best is None:
+    if best_ns is None:
         if not refusals:
             return "nothing to overlap: the program has no loop to split and no loops to rewire"
         return f"nothing may overlap: {refusals[0]}"
     told = (
-        f"the best overlap is predicted to take {milliseconds(best.iteration_ns)} per iteration against "
+        f"the best overlap is predicted to take {milliseconds(best_ns)} per iteration against "
         f"{milliseconds(native_ns)} natively, less than the {settings.min_gain:.0%} gain asked for"
     )
     if kernel is None:
