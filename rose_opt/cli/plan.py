@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rose_opt.cli.refusal import Format, refusing, tell_losses
+from rose_opt.contention import measured_contention
 from rose_opt.explain import explain
 from rose_opt.facts import FactsError, FactsSettings, build_facts
 from rose_opt.optimize import plan as optimize
@@ -48,6 +49,13 @@ def plan(
             min=1, help="Most whole instances of one component; chains of a loop have one each."
         ),
     ] = _DEFAULT.memory.max_instances,
+    observed: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A trace of a planned run, from which contention is fitted; may be given several times. "
+            "Overlap in the planned trace itself always counts."
+        ),
+    ] = None,
     transforms: Annotated[
         str | None,
         typer.Option(
@@ -72,8 +80,9 @@ def plan(
             memory=Memory(max_instances=max_instances),
         )
         facts = build_facts(trace, FactsSettings(allow_incomplete=allow_incomplete))
-        made = optimize(facts, settings)
-        tell_losses(trace)
+        contention = measured_contention(facts, (trace, *(observed or ())))
+        made = optimize(facts, settings, contention)
+        tell_losses(trace, *(observed or ()))
     if output is not None:
         with refusing(OSError):
             made.save(output)

@@ -49,10 +49,13 @@ def overlapped_invocations(
         paths: Nodes that count; none of them contains another.
 
     Returns:
-        The first invocations, by start.
+        The first invocations, by start; none where a single thread ran them all.
     """
     with opened(Path(trace)) as store:
         store.fill("wanted", "path VARCHAR", [(str(path),) for path in paths])
+        (lanes,) = store.run("lanes")
+        if lanes["lanes"] < 2:
+            return ()
         rows = store.run("invoked", wanted_root=root, most=MOST_INVOCATIONS)
     found = [
         OverlappedInvocation(
