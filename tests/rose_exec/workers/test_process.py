@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 import os
 from collections.abc import Generator, Iterator
 
@@ -169,16 +168,22 @@ def test_a_value_that_is_gone_says_so() -> None:
     )
 
 
-def test_nothing_is_left_of_a_session() -> None:
-    def left() -> tuple[list[str], int, int]:
-        gc.collect()
-        this = psutil.Process()
-        files = [name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "rose-"))]
-        return files, len(this.children(recursive=True)), this.num_fds()
+def left() -> tuple[list[str], list[int], list[str]]:
+    """Shared memory by name, processes and what is open."""
+    gc.collect()
+    files = [name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "rose-"))]
+    open_files: list[str] = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            open_files.append(os.readlink(f"/proc/self/fd/{name}"))
+    children = psutil.Process().children(recursive=True)
+    return files, sorted(child.pid for child in children), sorted(open_files)
 
-    multiprocessing.get_context("spawn").Pipe()  # what the first session starts for good
-    with workers(1) as made:
+
+def test_nothing_is_left_of_a_session() -> None:
+    with workers(1) as made:  # starts what stays for good
         ask(made[0], requests.ramp, COUNT)
+    del made
     before = left()
     with workers(2) as made:
         places = ask(made[0], requests.ramps, COUNT, 5).leaves
