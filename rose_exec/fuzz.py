@@ -75,7 +75,7 @@ class _Seen:
         default_factory=dict[Place, list[tuple[Submission, Digests]]]
     )
     order: list[Place] = field(default_factory=list[Place])
-    early: list[Place] = field(default_factory=list[Place])
+    early: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
     latest: tuple[int, ...] = ()
     _places: dict[TaskId, tuple[Place, Submission]] = field(
         default_factory=dict[TaskId, tuple[Place, Submission]]
@@ -92,7 +92,7 @@ class _Seen:
         self._places[submission.id] = place, submission
         self.order.append(place)
         if submission.position < self.latest:
-            self.early.append(self.order[-2])
+            self.early.append((len(self.order), self.order[-2]))
         self.latest = max(self.latest, submission.position)
         return execute(task.job)
 
@@ -215,9 +215,9 @@ def _compare(
     seed: int, native: Observation, expected: _Ended, seen: _Seen, found: _Ended
 ) -> Difference | None:
     """The first difference: invocations in the order they ran, then results, then states."""
-    early = tuple(_name(place) for place in seen.early)
+    early = tuple(_name(place) for _, place in seen.early)
     compared: dict[Place, int] = {}
-    for place in seen.order:
+    for count, place in enumerate(seen.order, 1):
         parts = seen.outputs.get(place, [])
         index = compared.get(place, 0)
         compared[place] = index + 1
@@ -226,7 +226,8 @@ def _compare(
             continue
         submission, digests = parts[index]
         if not _same(known, digests, submission):
-            return Difference(seed, _name(place), early, "result")
+            before = tuple(_name(other) for at, other in seen.early if at <= count)
+            return Difference(seed, _name(place), before, "result")
     if found.error is not None:
         text = f"result instead of {type(found.error).__name__} ({found.error})"
         return Difference(seed, "program", early, text)

@@ -10,11 +10,12 @@ Paper: §4.3.1; FastTrack (Flanagan and Freund, 2009) for the idea of a check th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rose_exec.readiness import MAIN, Position, StrandId, TaskId
-from rose_trace.legality import AccessSet, conflicting
+from rose_trace.legality import AccessSet, RowRange, conflicting
 from rose_trace.records import Access
 
 
@@ -98,21 +99,27 @@ class Clocks:
         self._clock: list[int] = []
         self._edges: list[tuple[TaskId, TaskId]] = []
         self._states: dict[str, _State] = {}
-        self._fence = 0
-        self._all = 0
-        for k, task in enumerate(self.tasks):
-            before = [*task.inputs, *waits.get(task.strand, [])[: task.waits]]
-            places = {self.index[i] for i in before if i is not None and i in self.index}
-            places |= self._conflicts(k, task)
-            clock = self._fence if not task.access.opaque else self._all
-            for place in sorted(places):
-                if place < k:
+        everything = fence = 0
+        for _, group in itertools.groupby(
+            range(len(self.tasks)), key=lambda k: self.tasks[k].position
+        ):
+            # Fragments of one invocation share a position: nothing orders them among themselves.
+            fragments = list(group)
+            for k in fragments:
+                task = self.tasks[k]
+                given = [*task.inputs, *waits.get(task.strand, [])[: task.waits]]
+                places = {self.index[i] for i in given if i is not None and i in self.index}
+                places |= self._conflicts(task)
+                clock = everything if task.access.opaque else fence
+                for place in sorted(p for p in places if p < k):
                     self._edges.append((self.tasks[place].id, task.id))
                     clock |= self._clock[place] | 1 << place
-            self._clock.append(clock)
-            self._all |= 1 << k
-            if task.access.opaque:
-                self._fence = clock | 1 << k
+                self._clock.append(clock)
+            for k in fragments:
+                everything |= 1 << k
+                if self.tasks[k].access.opaque:
+                    fence |= self._clock[k] | 1 << k
+            self._remember(fragments)
 
     def ordered(self, earlier: TaskId, later: TaskId) -> bool:
         """Whether `earlier` has always finished before `later` starts."""
@@ -131,36 +138,36 @@ class Clocks:
             if earlier in ran and later in ran and ran[earlier] > ran[later]:
                 yield earlier, later
 
-    def _conflicts(self, k: int, task: Placed) -> set[int]:
+    def _conflicts(self, task: Placed) -> set[int]:
+        """Nearest earlier tasks that the declared accesses order before `task`."""
         found: set[int] = set()
         for access in task.access.accesses:
-            state = self._states.setdefault(access.state, _State())
-            against = [*state.writes, *(state.reads if access.mode.writes else ())]
-            for place, other in against:
-                earlier = self.tasks[place]
-                if earlier.position != task.position and conflicting(
-                    other, access, earlier.access.rows, task.access.rows
-                ):
+            state = self._states.get(access.state, _State())
+            for place, other in (*state.writes, *(state.reads if access.mode.writes else ())):
+                if conflicting(other, access, self.tasks[place].access.rows, task.access.rows):
                     found.add(place)
-            if not access.mode.writes:
-                state.reads.append((k, access))
-            elif access.keyed and task.access.rows is not None:
-                # What lies within the same rows is ordered against later ones through this write.
-                state.writes = [w for w in state.writes if not self._within(w, task)]
-                state.reads = [r for r in state.reads if not self._within(r, task)]
-                state.writes.append((k, access))
-            else:
-                shares = [w for w in state.writes if self.tasks[w[0]].position == task.position]
-                state.writes, state.reads = [*shares, (k, access)], []
         return found
 
-    def _within(self, item: tuple[int, Access], task: Placed) -> bool:
-        other, rows = self.tasks[item[0]], task.access.rows
-        inner = other.access.rows
+    def _remember(self, fragments: Sequence[int]) -> None:
+        """Let later tasks be ordered against these, and no more against what lies behind them."""
+        accesses = [(k, access) for k in fragments for access in self.tasks[k].access.accesses]
+        for k, access in accesses:
+            if access.mode.writes:
+                state = self._states.setdefault(access.state, _State())
+                rows = self.tasks[k].access.rows if access.keyed else None
+                state.writes = [item for item in state.writes if not self._within(item, rows)]
+                state.reads = [item for item in state.reads if not self._within(item, rows)]
+        for k, access in accesses:
+            state = self._states.setdefault(access.state, _State())
+            (state.writes if access.mode.writes else state.reads).append((k, access))
+
+    def _within(self, item: tuple[int, Access], rows: RowRange | None) -> bool:
+        """Whether whatever conflicts with an access also conflicts with a write of `rows`."""
+        inner = self.tasks[item[0]].access.rows
+        if rows is None:
+            return True
         return (
-            other.position != task.position
-            and item[1].keyed
-            and rows is not None
+            item[1].keyed
             and inner is not None
             and rows.start <= inner.start
             and inner.stop <= rows.stop

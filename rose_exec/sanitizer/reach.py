@@ -12,10 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rose_trace.identity import derives
 from rose_trace.pytree import class_of
 
 FOREIGN = ("torch", "numpy", "rose_trace", "rose_exec", "rose_opt", "gymnasium", "mujoco", "wrapt")
 """Packages whose code is not looked into."""
+
+
+_BEHIND = {
+    staticmethod: "__func__",
+    classmethod: "__func__",
+    types.MethodType: "__func__",
+    property: "fget",
+    functools.partial: "func",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +152,12 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def _function(value: Any) -> types.FunctionType | None:
     """The plain function behind a method, node, property or partial."""
     definition = getattr(value, "__rose_node__", None)
-    if definition is not None:
-        value = definition.entry
-    elif hasattr(class_of(value), "entry"):  # a loop
-        value = value.entry
-    if isinstance(value, staticmethod | classmethod | types.MethodType):
-        value = value.__func__  # pyright: ignore[reportUnknownMemberType]
-    if isinstance(value, property):
-        value = value.fget
-    if isinstance(value, functools.partial):
-        value = value.func  # pyright: ignore[reportUnknownMemberType]
-    found: Any = value  # pyright: ignore[reportUnknownVariableType]
+    found: Any = value if definition is None else definition.entry
+    if hasattr(class_of(found), "entry"):  # a loop
+        found = found.entry
+    for kind, behind in _BEHIND.items():
+        if derives(class_of(found), kind):
+            found = getattr(found, behind)
     return found if isinstance(found, types.FunctionType) else None
 
 

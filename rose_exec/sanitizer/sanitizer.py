@@ -503,7 +503,7 @@ class Sanitizer(Stepper):
         self._trying = True
         try:
             if rows is not None:
-                differing = rows.outcome(lambda a, k: entry(*a, **k), result)
+                differing = rows.outcome(lambda a, k: entry(*a, **k))
                 if differing is not None:
                     self._add(
                         messages.rows_interfere(body.path, body.invocation, differing, rows.kept)

@@ -26,6 +26,7 @@ COPY_DEPTH = 6  # ours: how deep simulators are looked for in a component
 
 _allocate: Callable[[Any], Any] = object.__new__
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -37,32 +38,35 @@ class Inconclusive(Exception):
 class RowsTrial:
     """One call with other rows in one half of the batch.
 
+    Both sides run on copies: memory of another alignment can give other last bits by itself.
+
     Attributes:
         batch: Rows.
         kept: Rows that stay.
-        control: Copied arguments, unchanged.
+        controls: Copied arguments, unchanged, twice.
         perturbed: Copied arguments with other rows outside `kept`.
         drawn: Generators before the body.
     """
 
     batch: int
     kept: slice
-    control: tuple[tuple[Any, ...], dict[str, Any]]
-    perturbed: tuple[tuple[Any, ...], dict[str, Any]]
+    controls: tuple[Arguments, Arguments]
+    perturbed: Arguments
     drawn: generators.State
 
-    def outcome(self, run: Run, result: Any) -> str | None:
+    def outcome(self, run: Run) -> str | None:
         """What differs; ``None`` where nothing does.
 
         Raises:
             Inconclusive: If the node cannot be repeated.
         """
         found = _repeated(run, self.perturbed, self.drawn)
-        differing = self._differs(result, found)
+        control = _repeated(run, self.controls[0], self.drawn)
+        differing = self._differs(control, found)
         if differing is None:
             return None
-        again = _repeated(run, self.control, self.drawn)
-        if self._differs(result, again) is not None:
+        again = _repeated(run, self.controls[1], self.drawn)
+        if self._differs(control, again) is not None:
             raise Inconclusive("the same call gives other bits when repeated")
         return differing
 
@@ -170,13 +174,13 @@ class Trials:
                 return None
             half = batch // 2
             kept = slice(0, half) if count % 2 == 0 else slice(half, batch)
-            control, changed = copied((args, kwargs)), copied((args, kwargs))
-            perturbed = _perturbed(node, changed[0], changed[1], batch, kept)
+            one, two, other = (copied((args, kwargs)) for _ in range(3))
+            perturbed = _perturbed(node, other[0], other[1], batch, kept)
         except Exception as error:
             self.notes[path] = f"cannot be copied: {error}"
             return None
         self._done[path, "rows"] += 1
-        return RowsTrial(batch, kept, control, perturbed, generators.capture())
+        return RowsTrial(batch, kept, (one, two), perturbed, generators.capture())
 
     def refresh(
         self,
@@ -339,11 +343,14 @@ def _other(leaf: Any, batch: int, kept: slice) -> Any:
     if not (is_tensor(leaf) or is_array(leaf)) or not leaf.ndim or len(leaf) != batch:
         return leaf
     rest = slice(kept.stop, batch) if kept.start == 0 else slice(0, kept.start)
-    changed = leaf.detach().clone() if is_tensor(leaf) else leaf.copy()
+    before = leaf.detach().clone() if is_tensor(leaf) else leaf.copy()
+    changed = (
+        leaf.detach() if is_tensor(leaf) else leaf
+    )  # a copy already, with the layout of the control's
     floating = leaf.is_floating_point() if is_tensor(leaf) else leaf.dtype.kind == "f"
     if floating:
-        changed[rest] = leaf[rest] * 0.5 + 0.25
+        changed[rest] = before[rest] * 0.5 + 0.25
     else:
         rows = [kept.start + k % (kept.stop - kept.start) for k in range(rest.stop - rest.start)]
-        changed[rest] = leaf[rows]
+        changed[rest] = before[rows]
     return changed
