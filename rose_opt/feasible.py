@@ -64,6 +64,7 @@ class Enumeration:
         fits: Whether a temporal split fits the memory M.
         works: Whether a candidate is applicable, legal and fits.
         apart: Whether the groups of a split have different engines for a node.
+        free: Whether the trace, too, showed no iteration of a loop that inherits anything.
     """
 
     subject: Subject
@@ -71,6 +72,7 @@ class Enumeration:
     fits: Callable[[TemporalSplit], bool]
     works: Callable[[Candidate], bool]
     apart: Callable[[SpatialSplit | TemporalSplit, str], bool]
+    free: Callable[[str], bool] = lambda _: True
 
 
 def feasible(ask: Enumeration, target: str) -> Iterator[Candidate]:
@@ -115,7 +117,7 @@ def _in_loop(ask: Enumeration, target: str, parent: GraphNode) -> Iterator[Candi
         TemporalSplit(loop, k)
         for loop in free_loops(ask.subject, target)
         for k in counts
-        if k <= (graph.node(loop).count or 0)
+        if ask.free(loop) and k <= (graph.node(loop).count or 0)
     ]
     if not any(ask.fits(split) for split in splits if isinstance(split, TemporalSplit)):
         splits += [SpatialSplit(parent.path, k) for k in counts]

@@ -20,6 +20,8 @@ from rose_opt.plan import Refusal, between, replicated_components, sharded_compo
 from rose_opt.settings import PlanSettings
 from rose_opt.transforms import (
     Composition,
+    Interleave,
+    Merge,
     Rewire,
     SpatialSplit,
     Subject,
@@ -71,6 +73,10 @@ class Candidates:
         )
 
 
+_STATE = ("expected a free loop, got dependent", "expected every leaf to declare")
+"""Reasons against chains that an annotation may unlock; a carry is what the program means."""
+
+
 def targets(facts: Facts) -> tuple[str, ...]:
     """Leaf nodes, most worth a partner first.
 
@@ -107,6 +113,7 @@ def candidates(facts: Facts, settings: PlanSettings) -> Candidates:
         best = {candidate.composition: candidate for candidate in reversed(ranked)}
         kept = [c for c in ranked if best[c.composition] is c]
         found += kept[: settings.max_alternatives]
+        search.note_dependent(target)
     return Candidates(tuple(found), search.told)
 
 
@@ -165,6 +172,7 @@ class _Search:
             fits=lambda split: memory_refusal(self.hierarchy, split, self.settings.memory) is None,
             works=lambda candidate: self.refusal(candidate) is None,
             apart=self._apart,
+            free=self._seen_free,
         )
         for candidate in feasible(ask, target):
             yield replace(candidate, mismatch_ns=self._mismatch_ns(candidate))
@@ -247,12 +255,33 @@ class _Search:
             self._legal[text] = found
         return self._legal[text]
 
+    def note_dependent(self, target: str) -> None:
+        """Remember which loops around a target are kept in order by a state, and by which invocation."""
+        for loop in self.facts.graph.ancestors(target):
+            if loop.kind != "loop":
+                continue
+            split = TemporalSplit(loop.path, 2)
+            found = self._illegal((split, Interleave(loop.path), Merge(loop.path)))
+            if (
+                found is not None
+                and found.transform == split.name
+                and found.reason.startswith(_STATE)
+            ):
+                told = found.transform, found.subject, _without_numbers(found.reason)
+                self._illegal_found.setdefault(told, found)
+
+    def _seen_free(self, loop: str) -> bool:
+        """Whether the trace showed no dependence that the declarations alone do not tell."""
+        fact = self.facts.loops.get(loop)
+        return fact is None or fact.free
+
     def _with_evidence(self, refusal: Refusal) -> Refusal:
         """A dependent loop with what the trace showed: node, state, iteration and invocation."""
         fact = self.facts.loops.get(refusal.subject)
-        if refusal.transform != TemporalSplit.name or fact is None or not fact.evidence:
+        if refusal.transform != TemporalSplit.name or fact is None:
             return refusal
-        return replace(refusal, witness=fact.evidence[0].text)
+        shown = next((item for item in fact.evidence if item.reader in refusal.nodes), None)
+        return refusal if shown is None else replace(refusal, witness=shown.text)
 
     def _place(self, split: SpatialSplit | TemporalSplit) -> Workers:
         groups = {split.loop: split.groups}

@@ -14,7 +14,10 @@ import rose_trace as rose
 from rose_exec.chains import Chains
 from rose_exec.readiness import OrderViolation, StrandId
 from rose_exec.replay import replay
+from rose_opt.facts import build_facts
+from rose_opt.optimize import plan as make_plan
 from rose_opt.plan import Plan, PlanRefused, verify
+from rose_opt.settings import Memory, PlanSettings
 from rose_opt.verify import verify_traces
 from rose_trace.component import program
 from rose_trace.legality import AccessSet
@@ -180,3 +183,22 @@ def test_a_trace_of_chains_did_the_same_work(tmp_path: Path) -> None:
     found = verify_traces(tmp_path / "native.parquet", tmp_path / "planned.parquet")
     assert found.equal, found.difference
     assert found.invocations == 2 * (2 + 5 * 4)
+
+
+def test_from_a_trace_to_a_plan_of_chains_to_the_same_numbers(tmp_path: Path) -> None:
+    with program():
+        iteration = programs.build()
+        with rose.record(tmp_path / "trace.parquet"):
+            iteration()
+    settings = PlanSettings(
+        cores=2.0,
+        max_groups=3,
+        memory=Memory(max_instances=3),
+        transforms="split-temporal{loop=iteration/rollout groups=3},interleave{loop=iteration/rollout}",
+    )
+    made = make_plan(build_facts(tmp_path / "trace.parquet"), settings)
+    made.save(tmp_path / "plan.json")
+    with replay(tmp_path / "plan.json", build=programs.build, strict=True) as session:
+        found = [session.built() for _ in range(2)]
+        assert not session.native
+    assert_identical(found, native())

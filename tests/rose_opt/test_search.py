@@ -182,7 +182,7 @@ def test_chains_are_tried_where_instances_are_allowed() -> None:
     assert [describe(c.composition) for c in two.of(UPDATE)] == [
         f"rewire{{node={LEARN} beside={ROLLOUT}}}"
     ]
-    (refused,) = [r for r in one.refusals if r.transform == "split-temporal"]
+    (refused,) = [r for r in one.refusals if r.subject == ROLLOUT and "instance" in r.reason]
     assert str(refused) == (
         f"split-temporal({ROLLOUT}): expected at most 1 whole instance of sim, got 2 (every chain needs its own "
         "'sim.episode'). Allow them with --max-instances 2 if 2 whole instances of sim fit in memory."
@@ -343,3 +343,44 @@ def test_a_candidate_reads_back() -> None:
     for item in found.found:
         assert isinstance(item, Candidate)
         assert parse_composition(describe(item.composition)) == item.composition
+
+
+def test_what_the_trace_showed_to_depend_is_not_tried_in_chains() -> None:
+    # Declarations alone say free; in the trace some iteration looked before it was reset.
+    from rose_opt.facts import Evidence, LoopFact, LoopKind
+
+    fact = LoopFact(NodePath(ROLLOUT), LoopKind.DEPENDENT, (Evidence("state", "", ""),), 1)
+    known = dataclasses.replace(facts(), loops={ROLLOUT: fact})
+    found = candidates(known, PlanSettings(cores=4.0, max_groups=2, memory=Memory(2)))
+    assert [describe(c.composition) for c in found.of(STEP)] == [ROWS]
+
+
+def test_a_loop_that_a_state_keeps_in_order_is_told_with_its_invocation_and_what_unlocks_it() -> (
+    None
+):
+    from rose_opt.facts import Evidence, LoopFact, LoopKind
+    from tests.rose_opt.transforms.test_counterexamples import declaring
+
+    reset = NodePath(f"{ROLLOUT}/sim.reset")
+    subject = declaring(
+        batch(ppo(epochs=4, steps=6)),
+        reset,
+        refreshes="episode",
+        updates="generator.numpy",
+        rows=True,
+    )
+    text = "iteration 1 updates 'generator.numpy' (node 'sim.reset', invocation 87) updated by iteration 0"
+    evidence = Evidence("state", text, "", state="generator.numpy", reader=reset, writer=reset)
+    fact = LoopFact(NodePath(ROLLOUT), LoopKind.DEPENDENT, (evidence,), 1)
+    known = dataclasses.replace(facts(), graph=subject.graph, loops={ROLLOUT: fact})
+    found = candidates(known, PlanSettings(cores=4.0, max_groups=2, memory=Memory(2)))
+    (told,) = [
+        r for r in found.refusals if r.subject == ROLLOUT and r.transform == "split-temporal"
+    ]
+    assert str(told) == (
+        f"split-temporal({ROLLOUT}): expected a free loop, got dependent: {reset} updates 'generator.numpy', which "
+        f"the iteration before has left as {reset} made it ({text}). Let sim.reset draw from "
+        "rose_trace.rng.RowGenerator, keyed by seed, row and iteration, instead of the carried "
+        f"'generator.numpy'. hoist-rng{{loop={ROLLOUT} generator=numpy}} would unlock it, which the executor cannot "
+        f"do yet: draw from 'generator.numpy' before {ROLLOUT}, or from rose_trace.rng.RowGenerator inside it."
+    )
