@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from rose_exec.memory.held import Held
+from rose_exec.memory.here import Memory, enter, here
 from rose_exec.readiness import TaskId
 from rose_exec.refs import Output, Result, Value, concrete, defer, is_deferred, value_of
 from rose_exec.scope import Outputs
@@ -20,6 +22,7 @@ from rose_exec.split import merge_leaves, slice_leaf
 from rose_exec.wire import Object
 from rose_trace import pytree
 from rose_trace.legality import RowRange
+from tests.rose_exec.memory.slow_device import Driver, SlowDevice
 
 TENSOR = torch.arange(6.0).view(3, 2)
 ARRAY = np.arange(6.0).reshape(3, 2)
@@ -227,3 +230,42 @@ def test_a_value_used_by_several_threads_is_fetched_once_for_each() -> None:
     for thread in threads:
         thread.join()
     assert seen == [4] * 4
+
+
+class Pinning(SlowDevice):
+    """Counts the copies to host memory."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        self.copies = 0
+
+    def to_host(self, tensor: Any) -> Any:
+        self.copies += 1
+        return super().to_host(tensor)
+
+
+def test_the_host_copy_of_a_tensor_on_a_device_goes_there_at_once() -> None:
+    usual, driver = here(), Driver()
+    device = Pinning(driver)
+    try:
+        source, mine = Memory("a", SlowDevice(driver)), enter(Memory("program", device))
+        held = source.outbox.put([TENSOR])[0]
+        assert isinstance(held, Held)
+        for chunk in source.outbox.news()[0]:
+            mine.inbox.learn(chunk)
+        result = Result(TaskId(1), "node", (0,), leaves=(held,))
+        result.done.set()
+        x = defer(Output(result, 0), pytree.describe_leaf(TENSOR), lambda wanted: wanted.get())
+        assert same(x.cpu(), TENSOR)
+        assert device.copies == 1
+        assert same(x + 0, TENSOR)  # found: the value itself is here from now on
+        assert same(x.cpu(), TENSOR)
+        assert (device.copies, mine.inbox.reading) == (1, True)
+        mine.inbox.wait()
+        assert not mine.inbox.reading
+    finally:
+        enter(usual)
+
+
+def test_the_host_copy_of_a_tensor_of_this_process_is_the_tensor() -> None:
+    assert deferred(TENSOR).cpu() is TENSOR
