@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 from rose_opt.facts import Facts
 from rose_opt.kernel import GLUE, glue_per_step
-from rose_opt.phases import native_mode, steps, units
+from rose_opt.phases import steps, units
 from rose_opt.placement import Workers
 from rose_opt.schedule.model import Kappa
 from rose_opt.settings import PlanSettings
 from rose_opt.simulator.engine import Machine, Task, simulate
 from rose_opt.simulator.rates import Contention, full_speed
+from rose_opt.ways import native_mode
 
 _MOST_TASKS = 20_000  # ours: beyond, inner loops are simulated in blocks of steps
 

@@ -20,9 +20,10 @@ from typing import Any
 from rose_opt.facts import Facts
 from rose_opt.facts.overlaps import OverlappedInvocation, overlapped_invocations
 from rose_opt.graph import within
-from rose_opt.phases import measured_ns, tasks_of
+from rose_opt.phases import tasks_of
 from rose_opt.schedule.contention import ContentionFit, Observation, anchors, fit_contention
 from rose_opt.schedule.model import Kappa
+from rose_opt.ways import measured_ns
 
 ALONE_SHARE = 0.02  # ours: an invocation overlapped by less ran alone [fraction of its duration]
 LEAST_ALONE = 3  # ours: fewer that ran alone are chance

@@ -17,15 +17,7 @@ from rose_opt.dispatch import activities_ns
 from rose_opt.facts import Facts
 from rose_opt.graph import within
 from rose_opt.kernel import Kernel
-from rose_opt.phases import (
-    calls_per_run,
-    native_iteration_ns,
-    native_mode,
-    recorded_ns,
-    runs_whole,
-    shard_mode,
-    steps,
-)
+from rose_opt.phases import calls_per_run, recorded_ns, runs_whole, steps
 from rose_opt.placement import INLINE, Workers
 from rose_opt.plan import between
 from rose_opt.schedule import Capacity, Mode
@@ -36,6 +28,7 @@ from rose_opt.schedule.solver import SolverSettings
 from rose_opt.settings import PlanSettings
 from rose_opt.simulator.rates import Contention
 from rose_opt.transforms import Subject
+from rose_opt.ways import native_iteration_ns, native_mode, shard_mode
 
 _LIMITS = SolverSettings(deterministic_s=4.0, wall_s=60.0, gap=0.005)
 """Work per region: counted, not timed, so that the same trace gives the same plan. # ours"""

@@ -17,13 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from rose_opt.facts import Facts
 from rose_opt.graph import GraphNode, within
-from rose_opt.phases import (
-    grouped_ways,
-    native_iteration_ns,
-    native_mode,
-    shard_mode,
-    tasks_of,
-)
+from rose_opt.phases import tasks_of
 from rose_opt.placement import INLINE
 from rose_opt.plan import Plan
 from rose_opt.schedule import Capacity, Mode
@@ -32,6 +26,7 @@ from rose_opt.schedule.model import Kappa
 from rose_opt.schedule.task_bounds import Demand, task_bounds
 from rose_opt.settings import PlanSettings
 from rose_opt.simulator.program import unroll
+from rose_opt.ways import grouped_ways, native_iteration_ns, native_mode, shard_mode
 
 _FEW_TASKS = 4_000  # ours: a fraction of a second of unrolling
 _MOST_TASKS = 30_000  # ours: some seconds

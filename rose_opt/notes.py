@@ -11,10 +11,11 @@ from rose_opt.contention import TRUSTED, MeasuredContention
 from rose_opt.facts import Facts
 from rose_opt.graph import within
 from rose_opt.kernel import GLUE
-from rose_opt.phases import recorded_ns, tasks_of, whole_probe
+from rose_opt.phases import recorded_ns, tasks_of
 from rose_opt.pricing import Priced
 from rose_opt.reasons import milliseconds
 from rose_opt.transforms import Rewire
+from rose_opt.ways import whole_probe
 
 _UNSTEADY = 1.5  # ours: ratio of two measurements of one node that cannot both be right
 _MOST_PAIRS = 4  # ours: pairs told in one note

@@ -15,12 +15,13 @@ from rose_opt.facts import Facts
 from rose_opt.iteration import Pricing
 from rose_opt.kernel import GLUE, Kernel, solve_kernel
 from rose_opt.lower_bound import LowerBound
-from rose_opt.phases import native_iteration_ns, native_mode, runs_whole, shard_mode
+from rose_opt.phases import runs_whole
 from rose_opt.placement import Workers, place
 from rose_opt.plan import PhaseThreads, Plan, PlanComponent, Refusal
 from rose_opt.search import describe
 from rose_opt.settings import PlanSettings
 from rose_opt.transforms import Composition, Rewire, SpatialSplit, Subject, TemporalSplit
+from rose_opt.ways import native_iteration_ns, native_mode, shard_mode
 
 
 @dataclass(frozen=True, slots=True)

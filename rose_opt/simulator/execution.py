@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from rose_opt.facts import Facts
 from rose_opt.measure import IterationMeasurement, QuotaLevel, TrialFailed
-from rose_opt.phases import native_iteration_ns
 from rose_opt.plan import Plan, Resident, WorkerSpec
 from rose_opt.simulator.engine import DoesNotFit, Machine, Task, Timeline, simulate
 from rose_opt.simulator.overlap import mean_activity
 from rose_opt.simulator.program import Solo, solo_ns, unroll
 from rose_opt.simulator.rates import Rates, full_speed
+from rose_opt.ways import native_iteration_ns
 
 
 @dataclass(frozen=True, slots=True)

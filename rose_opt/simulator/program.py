@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 
 from rose_opt.facts import Facts
 from rose_opt.graph import GraphNode
-from rose_opt.phases import grouped_ways, native_mode, runs_whole, shard_mode, steps
+from rose_opt.phases import runs_whole, steps
 from rose_opt.placement import INLINE
 from rose_opt.plan import Plan
 from rose_opt.schedule import Mode
 from rose_opt.simulator.engine import Task
 from rose_opt.simulator.hazards import Hazards
 from rose_opt.simulator.inputs import Inputs
+from rose_opt.ways import grouped_ways, native_mode, shard_mode
 from rose_trace.legality import AccessSet, RowRange, partition
 
 SUPPORTED = frozenset({"split-spatial", "interleave", "merge", "rewire"})
