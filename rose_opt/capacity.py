@@ -85,7 +85,12 @@ def lane_refusal(
 def activity_refusal(
     facts: Facts, text: Transformation, target: str, partner: str, slack: float
 ) -> Refusal | None:
-    """Why a target leaves no room on the device for its partner; nothing where activity is unknown."""
+    """Why a target leaves no room on the device for its partner; nothing where activity is unknown.
+
+    Samples of the host's cores say nothing here: cores are a capacity of the schedule, counted there.
+    """
+    if facts.activity is not None and facts.activity.source == "cpu":
+        return None
     first, second = _activity(facts, target), _activity(facts, partner)
     if first is None or second is None or first + second <= 1 + slack:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from rose_opt.capacity import activity_refusal, lane_refusal, memory_refusal
-from rose_opt.facts import Facts, LowActivityWindow
+from rose_opt.facts import Activity, Facts, LowActivityWindow
 from rose_opt.feasible import Candidate, Enumeration, feasible, free_loops
 from rose_opt.graph import Graph
 from rose_opt.optimize import plan
@@ -261,6 +261,8 @@ def test_rank_comes_before_mismatch_and_activity_must_leave_room() -> None:
     assert refused is not None
     assert refused.reason == "expected SM activities of at most 1.00 together, got 0.10 and 0.95"
     assert activity_refusal(known, text, STEP, ACT, 0.0) is None  # unknown is no reason
+    host = dataclasses.replace(busy, activity=Activity("cpu", ("host",), 1, 1, False, 1))
+    assert activity_refusal(host, text, STEP, ACT, 0.0) is None  # cores are counted elsewhere
 
 
 def test_partners_need_lanes_of_their_own() -> None:
