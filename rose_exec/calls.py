@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from rose_exec.native import Native
 from rose_exec.placement import INLINE, Home, Placement
 from rose_exec.readiness import MAIN, Position
 from rose_exec.refs import Output, Result, concrete, defer, describe, value_of
+from rose_exec.revival import Revival
 from rose_exec.scope import Outputs, Scope
 from rose_exec.split import merge_trees, slice_arguments
 from rose_exec.suspended import resumed_after
@@ -26,6 +28,8 @@ from rose_trace.legality import AccessSet, RowRange
 from rose_trace.node import ExecutionNode
 from rose_trace.pytree import Structure
 from rose_trace.records import Access, StateAccess
+
+logger = logging.getLogger(__name__)
 
 
 class _Target(NamedTuple):
@@ -84,6 +88,8 @@ class Calls:
         self._tasks = tasks
         self._accesses_of = accesses_of
         self._native_threads = native_threads
+        self.revival = Revival()
+        """States that ended with their workers."""
         self.chains = Chains(plan, accesses_of)
         """Instances of states that a temporal split replicates."""
         self._nodes = {node.path: node for node in plan.nodes}
@@ -116,6 +122,8 @@ class Calls:
 
     def dispatch(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Turn a call into one task, or into one per shard of its component."""
+        component = "" if call.instance is None else call.instance.name
+        self.revival.admit(call.path, component, self._access(call))
         targets = self._targets(call, args)
         self.chains.touch(call.here.strand, call.path, self._access(call))
         whole = RowRange(0, sum(len(t.rows) for t in targets if t.rows is not None))
@@ -246,6 +254,16 @@ class Calls:
         made = Native().invoke(call.node, plain_args, plain_kwargs)
         return resumed_after(wait, made, call.node.is_async)
 
+    def revive(self) -> None:
+        """Replace worker processes that have ended."""
+        for component, worker in self._placement.revive():
+            logger.warning(
+                "Worker %s ended: %s is built again, and what only it knew is lost.",
+                worker,
+                component,
+            )
+            self.revival.built_again(component, worker, self._state_of(component))
+
     @functools.cache  # noqa: B019  (one per session)
     def _state_of(self, component: str) -> AccessSet:
         """Reading everything that belongs to a component."""
@@ -267,6 +285,7 @@ class Calls:
         worker, resident = home.residents[at]
         frame = Frame() if here is None else here.frame
         access = self._state_of(instance.name)
+        self.revival.admit(f"{instance.name}.{name}", instance.name, access)
         nothing = pytree.flatten(((), {}))[1]
         path = f"{instance.name}.{name}"
         job = Job(path, "", resident, nothing, (), frame, access, attribute=name)

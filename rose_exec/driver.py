@@ -143,6 +143,7 @@ class Driver:
         if running.get() is not None or scope.get() is not None:
             return self._native.run_iteration(node, args, kwargs)
         self.before_iteration()
+        self._calls.revive()
         waits = waits_for_errors(node.entry)
         return self._root(node, waits, lambda: node.entry(*args, **kwargs))
 

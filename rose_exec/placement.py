@@ -8,7 +8,7 @@ from typing import Any
 from rose_exec.conductor import Conductor
 from rose_exec.workers import InlineWorker, ProcessWorker, Worker
 from rose_opt.plan import Plan, PlanRefused, Resident
-from rose_trace import generators
+from rose_trace import generators, hooks
 from rose_trace.component import Instance, instance_of
 from rose_trace.legality import RowRange, partition
 
@@ -48,6 +48,7 @@ class Placement:
         conductor: Picks what runs next in a session that is watched; all workers are then its own.
         workers: Workers by name.
         homes: Where each component lives, with its construction, by the identity of that.
+        drawn: Generators when a component of a worker process was built, by the same identity.
     """
 
     plan: Plan
@@ -56,10 +57,11 @@ class Placement:
     homes: dict[int, tuple[Instance, Home]] = field(
         default_factory=dict[int, tuple[Instance, Home]]
     )
+    drawn: dict[int, generators.State] = field(default_factory=dict[int, generators.State])
 
     def start(self) -> None:
         """Start the workers; process workers come up side by side."""
-        composites = frozenset(node.key for node in self.plan.nodes if node.composite)
+        composites = self._composites()
         watched = self.conductor
         inline = InlineWorker if watched is None else watched.inline_worker
         process = ProcessWorker if watched is None else watched.process_worker
@@ -67,6 +69,38 @@ class Placement:
         for spec in self.plan.workers:
             if spec.kind == "process":
                 self.workers[spec.name] = process(spec.name, composites)
+
+    def revive(self) -> list[tuple[str, str]]:
+        """Start worker processes that have ended again, and build what lived there.
+
+        Returns:
+            Component and worker of each that is now as its constructor left it.
+        """
+        again: list[tuple[str, str]] = []
+        for spec in self.plan.workers:
+            ended = self.workers.get(spec.name)
+            if not isinstance(ended, ProcessWorker) or not ended.ended:
+                continue
+            ended.close()
+            worker = self.workers[spec.name] = ProcessWorker(spec.name, self._composites())
+            recorder: Any = hooks.recorder()
+            if recorder is not None:
+                worker.record(recorder.child_settings()).result()
+            for resident in spec.residents:
+                for key, (instance, _) in self.homes.items():
+                    if instance.name == resident.component and key in self.drawn:
+                        worker.build(
+                            str(resident),
+                            instance,
+                            resident.shard,
+                            resident.shards,
+                            self.drawn[key],
+                        ).result()
+                        again.append((instance.name, spec.name))
+        return again
+
+    def _composites(self) -> frozenset[str]:
+        return frozenset(node.key for node in self.plan.nodes if node.composite)
 
     def record(self, recorder: Any) -> None:
         """Let the worker processes record into the trace of `recorder`, or end that with ``None``."""
@@ -120,6 +154,7 @@ class Placement:
         residents = [(worker.name, str(resident)) for worker, resident in hosts]
         instance.home = Home(residents, True, hosts[0][1].replicas)
         self.homes[id(instance)] = instance, instance.home
+        self.drawn[id(instance)] = before
 
     def adopt(self, instance: Instance, component: Any) -> Home:
         """Take in a component that was built before the replay began: whole, in this process.

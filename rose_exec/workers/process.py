@@ -96,16 +96,30 @@ class ProcessWorker:
         self._lock = threading.Lock()
         self._last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         self._closing = False
+        self._gone = False
         self._output = threading.Thread(target=self._forward, args=(output,), daemon=True)
         self._output.start()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def build(
-        self, resident: str, instance: Instance, shard: int, shards: int
+        self,
+        resident: str,
+        instance: Instance,
+        shard: int,
+        shards: int,
+        drawn: generators.State | None = None,
     ) -> Future[generators.State]:
-        """Construct a component, or one shard of it, in the process."""
-        return self._ask(Build(resident, instance, shard, shards, generators.capture()))
+        """Construct a component, or one shard of it, in the process.
+
+        Args:
+            resident: Its name there.
+            instance: Its construction.
+            shard: Which shard, 0 for a whole component.
+            shards: How many there are, 1 for a whole component.
+            drawn: Generators to build it with; ``None`` for those of the program now.
+        """
+        return self._ask(Build(resident, instance, shard, shards, drawn or generators.capture()))
 
     def run(self, job: Job) -> Future[Answer]:
         """Start a job."""
@@ -125,6 +139,11 @@ class ProcessWorker:
     def record(self, settings: Any) -> Future[None]:
         """Start recording in the process, or end it with ``None``."""
         return self._ask(Record(settings))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone although nobody ended it."""
+        return self._gone and not self._closing
 
     @property
     def pid(self) -> int | None:
@@ -237,6 +256,7 @@ class ProcessWorker:
         with self._read_changed:
             self._reading.clear()
             self._read_changed.notify_all()
+        self._gone = True
         self._ended()
         for asked in left.values():
             if self._closing:
@@ -301,7 +321,7 @@ class ProcessWorker:
         said = "\n  ".join(self._last) or "(no output)"
         return WorkerDied(
             f"Worker {self.name}: expected a running process, got {how} (pid {self._process.pid}). "
-            f"Its last output was:\n  {said}\nTraining can go on without the plan after a restart."
+            f"Its last output was:\n  {said}\nThe next iteration runs in native order with its components built again; what only they knew is lost."
         )
 
     def _forward(self, output: Connection) -> None:

@@ -332,7 +332,8 @@ def test_a_worker_that_dies_is_reported(
             both.planned.iteration()
         assert str(caught.value) == (
             f"Worker learner: expected a running process, got {how} (pid {pid}). Its last output was:\n"
-            f"  {said}\nTraining can go on without the plan after a restart."
+            f"  {said}\nThe next iteration runs in native order with its components built again; what only they knew "
+            "is lost."
         )
         assert "Raised by iteration/learn/learner.learn" in "".join(caught.value.__notes__)
         with pytest.raises(WorkerDied):
