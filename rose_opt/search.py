@@ -32,7 +32,7 @@ from rose_opt.transforms import (
 from rose_opt.transforms.estimates import estimated_ns
 from rose_trace.legality import first_conflict
 
-__all__ = ["Candidate", "Candidates", "candidates", "combinations", "describe", "targets"]
+__all__ = ["Candidate", "Candidates", "candidates", "describe", "targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,30 +115,6 @@ def candidates(facts: Facts, settings: PlanSettings) -> Candidates:
         found += kept[: settings.max_alternatives]
         search.note_dependent(target)
     return Candidates(tuple(found), search.told)
-
-
-def combinations(found: Candidates) -> Iterator[Composition]:
-    """Compositions to price: native, each split, each rewire, all rewires, and both.
-
-    Yields:
-        Compositions, the native order first. Of splits of several loops, one per loop with equal
-        numbers of groups.
-    """
-    split_options: list[Composition] = [(), *found.splits]
-    by_groups: dict[int, dict[str, Composition]] = {}
-    for composition in found.splits:
-        split = composition[0]
-        if isinstance(split, SpatialSplit):
-            by_groups.setdefault(split.groups, {}).setdefault(split.loop, composition)
-    for alike in by_groups.values():
-        if len(alike) > 1:
-            split_options.append(tuple(t for composition in alike.values() for t in composition))
-    rewire_options: list[Composition] = [(), *found.rewires]
-    if len(found.rewires) > 1:
-        rewire_options.append(tuple(t for composition in found.rewires for t in composition))
-    for rewires in rewire_options:
-        for splits in split_options:
-            yield (*splits, *rewires)
 
 
 def describe(composition: Composition) -> str:

@@ -133,6 +133,31 @@ def test_learning_moves_beside_the_rollout_where_there_are_cores() -> None:
     assert REWIRE not in [str(t) for t in two.transforms]
 
 
+def test_what_gains_is_combined_by_the_greedy_choice_and_by_the_solver() -> None:
+    took_ms = {**took(20.0, 20.0), UPDATE: Took(150.0, 2.0)}
+    probes = (
+        probe(ACT, 12.0, threads=1),
+        probe(STEP, 10.0, variant="shard"),
+    )
+    made = plan(
+        measured(ppo(epochs=4, steps=8), took_ms, probes), PlanSettings(cores=8.0, max_groups=2)
+    )
+    predicted = {item.transforms: item.predicted_ns for item in made.alternatives}
+    alone = [predicted[SPLIT], predicted[(REWIRE,)]]
+    both = next(a for a in made.alternatives if set(a.transforms) == {*SPLIT, REWIRE})
+    native = made.predicted.native_ns
+    estimate = sum(native - each for each in alone) / 1e6
+    assert both.note.endswith(
+        f"the greedy choice and the solver's no. 1, estimated to save {estimate:.1f} ms"
+    )
+    assert both.predicted_ns < min(alone)
+    assert set(map(str, made.transforms)) == {*SPLIT, REWIRE}
+    # The solver's next best are what gains alone.
+    others = [a.note for a in made.alternatives if "the solver's no. 2" in a.note]
+    assert len(others) == 1
+    assert explain(made).count("the greedy choice") == 1
+
+
 def test_rows_that_differ_in_bits_are_refused_or_labelled() -> None:
     probes = (
         probe(ACT, 27.5, threads=1, identical=False),

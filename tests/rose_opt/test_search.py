@@ -13,7 +13,7 @@ from rose_opt.feasible import Candidate, Enumeration, feasible, free_loops
 from rose_opt.graph import Graph
 from rose_opt.optimize import plan
 from rose_opt.placement import place
-from rose_opt.search import candidates, combinations, describe, targets
+from rose_opt.search import candidates, describe, targets
 from rose_opt.settings import Memory, PlanSettings
 from rose_opt.transforms import SpatialSplit, Subject, TemporalSplit, parse_composition
 from rose_opt.transforms.estimates import estimated_ns, fixed_share
@@ -317,10 +317,11 @@ def test_a_plan_of_chains_is_priced_and_says_where_instances_live() -> None:
     assert asked.predicted.lower_bound_ns / 1e6 <= 2 * body + rest + 1e-6
 
 
-def test_combinations_take_one_split_of_a_loop() -> None:
-    found = candidates(facts(), PlanSettings(cores=4.0, max_groups=4))
-    for composition in combinations(found):
-        loops = [t.loop for t in composition if isinstance(t, SpatialSplit | TemporalSplit)]
+def test_what_is_tried_together_takes_one_split_of_a_loop() -> None:
+    made = plan(facts(), PlanSettings(cores=4.0, max_groups=4))
+    for item in made.alternatives:
+        tried = parse_composition(",".join(item.transforms))
+        loops = [t.loop for t in tried if isinstance(t, SpatialSplit | TemporalSplit)]
         assert len(set(loops)) == len(loops)
 
 
