@@ -89,7 +89,7 @@ class Placement:
             for resident in spec.residents:
                 for key, (instance, _) in self.homes.items():
                     if instance.name == resident.component and key in self.drawn:
-                        worker.build(
+                        worker.build_again(
                             str(resident),
                             instance,
                             resident.shard,

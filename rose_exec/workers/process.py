@@ -66,6 +66,8 @@ class ProcessWorker:
     """
 
     kind = "process"
+    _closing = False
+    _gone = False
 
     def __init__(self, name: str, composites: frozenset[str]) -> None:
         self.name = name
@@ -95,31 +97,22 @@ class ProcessWorker:
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
-        self._closing = False
-        self._gone = False
         self._output = threading.Thread(target=self._forward, args=(output,), daemon=True)
         self._output.start()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def build(
-        self,
-        resident: str,
-        instance: Instance,
-        shard: int,
-        shards: int,
-        drawn: generators.State | None = None,
+        self, resident: str, instance: Instance, shard: int, shards: int
     ) -> Future[generators.State]:
-        """Construct a component, or one shard of it, in the process.
+        """Construct a component, or one shard of it, in the process."""
+        return self.build_again(resident, instance, shard, shards, generators.capture())
 
-        Args:
-            resident: Its name there.
-            instance: Its construction.
-            shard: Which shard, 0 for a whole component.
-            shards: How many there are, 1 for a whole component.
-            drawn: Generators to build it with; ``None`` for those of the program now.
-        """
-        return self._ask(Build(resident, instance, shard, shards, drawn or generators.capture()))
+    def build_again(
+        self, resident: str, instance: Instance, shard: int, shards: int, drawn: generators.State
+    ) -> Future[generators.State]:
+        """The same with the generators as they were then."""
+        return self._ask(Build(resident, instance, shard, shards, drawn))
 
     def run(self, job: Job) -> Future[Answer]:
         """Start a job."""
