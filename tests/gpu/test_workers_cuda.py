@@ -21,9 +21,9 @@ from rose_exec.workers.inline import InlineWorker
 from rose_exec.workers.process import ProcessWorker, WorkerDied
 from rose_trace.component import program
 from tests.gpu.worker_programs import Training, broken, filled, slow_ramp, slow_total
+from tests.rose_exec import worker_requests as requests
 from tests.rose_exec.observe import observed_plan
-from tests.rose_exec.workers import requests
-from tests.rose_exec.workers.requests import ask, plain
+from tests.rose_exec.worker_requests import ask, plain
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 

@@ -22,7 +22,7 @@ from rose_exec.split import merge_leaves, slice_leaf
 from rose_exec.wire import Object
 from rose_trace import pytree
 from rose_trace.legality import RowRange
-from tests.rose_exec.memory.slow_device import Driver, SlowDevice
+from tests.rose_exec.slow_device import Driver, SlowDevice
 
 TENSOR = torch.arange(6.0).view(3, 2)
 ARRAY = np.arange(6.0).reshape(3, 2)

@@ -17,7 +17,7 @@ from rose_exec.memory.arena import CHUNK_BYTES
 from rose_exec.memory.chunk import HOST, Chunk, open_host
 from rose_exec.memory.held import Held, ValueLost
 from rose_exec.memory.here import Memory
-from tests.rose_exec.memory.slow_device import NAME, Driver, SlowDevice
+from tests.rose_exec.slow_device import NAME, Driver, SlowDevice
 
 BASE = torch.arange(24.0)
 VALUES: dict[str, Any] = {

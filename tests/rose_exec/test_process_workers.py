@@ -17,8 +17,8 @@ from rose_exec.memory.held import Held, ValueLost
 from rose_exec.wire import Blob, Concat, Object, Rows, Wire, decode
 from rose_exec.workers.inline import InlineWorker
 from rose_exec.workers.process import ProcessWorker, WorkerDied
-from tests.rose_exec.workers import requests
-from tests.rose_exec.workers.requests import ask, plain
+from tests.rose_exec import worker_requests as requests
+from tests.rose_exec.worker_requests import ask, plain
 
 COUNT = 100_000  # 400 kB: shared
 
