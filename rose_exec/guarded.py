@@ -1,0 +1,111 @@
+"""A replay session with guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rose_exec.driver import Driver
+from rose_exec.guard import Guard, Shapes, tell
+from rose_exec.native import running
+from rose_exec.placement import Placement
+from rose_exec.replay import Replay
+from rose_exec.scope import scope
+from rose_opt.plan import Plan, PlanNode
+from rose_trace.legality import AccessSet
+from rose_trace.node import ExecutionNode
+
+
+class GuardedDriver(Driver):
+    """A driver that times its iterations, and runs those in program order that its guard asks for.
+
+    Args:
+        guard: Decides.
+        shapes: Watches shapes; ``None`` to leave them.
+        fell_back: Told why the native order runs from now on.
+        plan: A verified plan.
+        placement: Workers and homes.
+        accesses_of: Accesses of a planned leaf in the running code.
+        native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        shapes: Shapes | None,
+        fell_back: Callable[[str], None],
+        plan: Plan,
+        placement: Placement,
+        accesses_of: Callable[[PlanNode], AccessSet],
+        native_threads: int | None,
+    ) -> None:
+        super().__init__(plan, placement, accesses_of, native_threads)
+        self._guard = guard
+        self._shapes = shapes
+        self._fell_back = fell_back
+
+    def run_iteration(
+        self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One RL iteration, planned or in program order."""
+        if running.get() is not None or scope.get() is not None or self.serial:
+            return super().run_iteration(node, args, kwargs)
+        order = self._guard.next_order()
+        if self._shapes is not None:
+            self._shapes.next_iteration()
+        refused = False
+        check = self.before_iteration
+
+        def checked() -> None:
+            nonlocal refused
+            self.serial = False
+            check()
+            refused, self.serial = self.serial, self.serial or order == "native"
+
+        self.before_iteration = checked
+        clock = self._guard.settings.clock
+        start = clock()
+        try:
+            result = super().run_iteration(node, args, kwargs)
+        finally:
+            self.before_iteration = check
+        self._guard.ran(order, clock() - start)  # a failed iteration stays in program order
+        self.serial = refused or bool(self._guard.reason)
+        if self._guard.reason:
+            self._fell_back(self._guard.reason)
+        return result
+
+
+class GuardedReplay(Replay):
+    """A session whose plan gives way where it does not pay; see `rose_exec.guard`.
+
+    Attributes:
+        guard: What it has measured; ``None`` for a session without guards.
+    """
+
+    def __init__(
+        self,
+        plan: Plan | str | Path,
+        build: Callable[[], Any] | None = None,
+        *,
+        strict: bool = False,
+        guard: Guard | None = None,
+    ) -> None:
+        super().__init__(plan, build, strict=strict)
+        self.guard = guard
+
+    def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
+        if self.guard is None:
+            return super()._drive(plan, accesses)
+        shapes = Shapes(plan, self.guard.drop) if self.guard.settings.shapes else None
+        if shapes is not None:
+            for worker in self._placement.workers.values():
+                shapes.watch(worker)
+        return GuardedDriver(
+            self.guard, shapes, self._fall_back, plan, self._placement, accesses, self._threads
+        )
+
+    def _fall_back(self, reason: str) -> None:
+        self.native, self.reason = True, reason
+        tell(reason)

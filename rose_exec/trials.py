@@ -1,0 +1,352 @@
+"""Live measurements for the search: local trials on copies, complete iterations that are training.
+
+Paper: §4.3.3, "Evaluating alternatives", Alg. 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose_exec import handover
+from rose_exec.driver import Driver
+from rose_exec.handover import NotCarried
+from rose_exec.live import LiveProgram, LiveReplay, Saved, load_copies
+from rose_exec.native import UnannouncedAccess
+from rose_exec.readiness import OrderViolation
+from rose_exec.replay import Replay
+from rose_exec.stopwatch import (
+    Laps,
+    NativeStopwatch,
+    StopwatchDriver,
+    TrialDone,
+    alone,
+    synchronize,
+)
+from rose_exec.tasks import StructureChanged
+from rose_exec.trial_log import TrialLog, What
+from rose_exec.workers import WorkerDied
+from rose_opt.measure import IterationMeasurement, TrialFailed, plan_key
+from rose_opt.plan import Plan, PlanNode, PlanRefused
+from rose_trace import generators, hooks
+from rose_trace.component import Program, program
+from rose_trace.legality import AccessSet
+
+OURS = (
+    StructureChanged,
+    UnannouncedAccess,
+    OrderViolation,
+    PlanRefused,
+    WorkerDied,
+    NotCarried,
+    MemoryError,
+    pickle.PicklingError,
+)
+"""What a plan may fail with where the program does not."""
+
+
+@dataclass(slots=True)
+class Training:
+    """The training that goes on while the search measures.
+
+    Attributes:
+        iteration: Runs one iteration.
+        arguments: Its arguments, by its number counted from 0.
+        on_iteration: Told the number and the result of every iteration.
+        log: Every trial.
+        program: Components and what of them lives on; ``None`` before anything was watched.
+        next_index: Number of the next iteration.
+        clock: What tells the time [ns].
+        notes: What could not be done, and why.
+    """
+
+    iteration: Callable[..., Any]
+    arguments: Callable[[int], tuple[Any, ...]]
+    on_iteration: Callable[[int, Any], None]
+    log: TrialLog
+    program: LiveProgram | None = None
+    next_index: int = 0
+    clock: Callable[[], int] = time.perf_counter_ns
+    notes: list[str] = field(default_factory=list[str])
+
+    @property
+    def restorable(self) -> bool:
+        """Whether an iteration that does not end can be taken back."""
+        return self.program is not None and not self.program.blocked
+
+    def advance(
+        self,
+        run: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+        session: LiveReplay | None = None,
+    ) -> int:
+        """Train one iteration further; one that does not end is taken back, if that is possible.
+
+        Args:
+            run: Runs it, e.g. inside a probe.
+            session: The session that it runs in.
+
+        Returns:
+            Its duration [ns].
+        """
+        index, drawn = self.next_index, generators.capture()
+        saved = self.program.save(session) if self.program is not None and self.restorable else None
+        try:
+            synchronize()
+            start = self.clock()
+            result = run(lambda: self.iteration(*self.arguments(index)))
+            synchronize()
+            taken = self.clock() - start
+            self.next_index = index + 1
+        except BaseException:
+            if self.next_index == index:
+                self._take_back(saved, session)
+                generators.restore(drawn)
+            raise
+        self.on_iteration(index, result)
+        return taken
+
+    def _take_back(self, saved: Saved | None, session: LiveReplay | None) -> None:
+        live = self.program
+        if live is None or saved is None:
+            why = live.blocked[0] if live is not None and live.blocked else "it was the first."
+            self.notes.append(f"An iteration that was cut short is not taken back: {why}")
+            return
+        if session is not None:
+            session.abandoned = True
+            session.close()
+        live.restore(saved)
+        late = [name for name in live.members if live.boundary.carried(name) and name not in saved]
+        if late:
+            self.notes.append(
+                f"An iteration that was cut short is only partly taken back: {', '.join(late)} live on, which was "
+                "not known before it."
+            )
+
+
+@dataclass(slots=True)
+class LiveMeasurer:
+    """Runs what the search asks for, beside and as part of training.
+
+    Attributes:
+        training: The training.
+        build: Builds the program again and returns its iteration; ``None`` for no trial copies.
+        runs_per_iteration: How often the body of a node runs in one iteration.
+        warm_up: Runs of a body, or iterations of a plan, before one is timed.
+        repeats: Runs of a body that a median is taken over.
+        judge: What follows from a complete iteration of a plan, in words.
+    """
+
+    training: Training
+    build: Callable[[], Callable[..., Any]] | None
+    runs_per_iteration: Callable[[str], float]
+    warm_up: int = 1
+    repeats: int = 3
+    judge: Callable[[Plan, int], str] = lambda plan, duration_ns: ""
+    _baseline: dict[str, int] = field(default_factory=dict[str, int])
+    _whole: dict[str, int] = field(default_factory=dict[str, int])
+    _saved: tuple[int, Saved] | None = None
+
+    def __post_init__(self) -> None:
+        if self.build is None:
+            self._no_copies("no build= was given")
+        elif not self.training.restorable:
+            blocked = () if self.training.program is None else self.training.program.blocked
+            self._no_copies(blocked[0] if blocked else "no iteration was watched")
+
+    # Complete iterations ------------------------------------------------------------------------
+
+    def iteration(self, plan: Plan) -> IterationMeasurement:
+        """Train with a plan: some iterations to warm up, one that counts; all are kept.
+
+        Raises:
+            TrialFailed: If the plan cannot be run; training is where it was before.
+            Exception: What the program itself raises.
+        """
+        live = self.training.program
+        assert live is not None
+        text = _transforms(plan)
+        session = LiveReplay(plan, live, strict=True)
+        try:
+            if plan.kept_native:
+                return IterationMeasurement(self._timed(plan, "iteration", None))
+            live.check(plan)
+            with session:
+                for _ in range(self.warm_up):
+                    self._timed(plan, "warm-up", session)
+                return IterationMeasurement(self._timed(plan, "iteration", session))
+        except Exception as error:
+            if not isinstance(error, OURS) and not _out_of_memory(error):
+                raise
+            self.training.log.write("iteration", text, None, f"failed: {error}")
+            raise TrialFailed(str(error)) from error
+
+    def _timed(self, plan: Plan, what: What, session: LiveReplay | None) -> int:
+        """One iteration of training, told to the log."""
+        training = self.training
+        taken = training.advance(session=session)
+        decision = self.judge(plan, taken) if what == "iteration" else "not counted"
+        training.log.iteration(what, _transforms(plan), taken, decision)
+        return taken
+
+    # Local trials -------------------------------------------------------------------------------
+
+    def local_ns(self, plan: Plan, comparison_graph: str) -> int:
+        """Run the body of a node on trial copies; where there are none, by complete iterations.
+
+        Raises:
+            TrialFailed: If the plan cannot be run.
+        """
+        runs = self.runs_per_iteration(comparison_graph)
+        if self.build is None:
+            key = plan_key(plan)
+            if key not in self._whole:
+                self._whole[key] = self.iteration(plan).duration_ns
+            return round(self._whole[key] / runs)
+        drawn = generators.capture()
+        try:
+            taken = self._local(plan, comparison_graph, runs)
+        except Exception as error:
+            self.training.log.write(
+                "local", _transforms(plan), None, f"failed: {error}", graph=comparison_graph
+            )
+            raise TrialFailed(str(error)) from error
+        finally:
+            generators.restore(drawn)
+        self.training.log.write(
+            "local",
+            _transforms(plan),
+            taken,
+            self._compared(comparison_graph, taken),
+            graph=comparison_graph,
+        )
+        return taken
+
+    def begin_round(self) -> None:
+        """What was a baseline is none any more."""
+        self._baseline.clear()
+
+    def _compared(self, graph: str, taken: int) -> str:
+        if graph not in self._baseline:
+            self._baseline[graph] = taken
+            return "baseline"
+        saved = self._baseline[graph] - taken
+        return f"{'gains' if saved > 0 else 'does not gain'}: {saved / 1e6:+.3f} ms per run"
+
+    def _local(self, plan: Plan, graph: str, runs: float) -> int:
+        apart = alone(plan, graph) and "/" in graph
+        laps = Laps(graph if apart else "", self.repeats, self.warm_up, self.training.clock)
+        with _Copies(plan, laps, self._build, self._states()) as iteration:
+            if apart:
+                with contextlib.suppress(TrialDone):
+                    iteration(*self.training.arguments(self.training.next_index))
+                taken = laps.median_ns
+                if taken is None:
+                    raise PlanRefused(
+                        f"{graph}: expected a node that runs in every iteration, got none in a trial."
+                    )
+                return taken
+            # Something runs beside the body, or it is the iteration itself.
+            taken = 0
+            for k in range(self.warm_up + 1):
+                synchronize()
+                start = self.training.clock()
+                iteration(*self.training.arguments(self.training.next_index + k))
+                synchronize()
+                taken = self.training.clock() - start
+            return round(taken / runs)
+
+    def _build(self) -> Callable[..., Any]:
+        assert self.build is not None
+        return self.build()
+
+    def _states(self) -> Saved:
+        """The present states of training, saved once per iteration."""
+        live, index = self.training.program, self.training.next_index
+        assert live is not None
+        if self._saved is None or self._saved[0] != index:
+            self._saved = None
+            self._saved = index, live.save()
+        return self._saved[1]
+
+    def _no_copies(self, why: str) -> None:
+        self.build = None
+        self.training.notes.append(
+            f"Local trials: expected trial copies, got none: {why.rstrip('.')}. Alternatives are measured by complete "
+            "iterations only."
+        )
+
+
+class _Copies(Replay):
+    """A separately built program under a plan, in a given state; nothing of it is kept.
+
+    Args:
+        plan: The plan.
+        laps: What is timed.
+        make: Builds the program.
+        saved: States of its components.
+    """
+
+    def __init__(
+        self, plan: Plan, laps: Laps, make: Callable[[], Callable[..., Any]], saved: Saved
+    ) -> None:
+        super().__init__(plan, self._make, strict=True)
+        self._laps = laps
+        self._made = make
+        self._saved = saved
+        self._stopwatch: NativeStopwatch | None = None
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        return self.built
+
+    def __exit__(self, *error: Any) -> None:
+        if self._stopwatch is not None:
+            hooks.install_executor(None)
+        super().__exit__(*error)
+
+    def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
+        return StopwatchDriver(self._laps, plan, self._placement, accesses, self._threads)
+
+    def _make(self) -> Callable[..., Any]:
+        own = Program()
+        if self.native:
+            self._stopwatch = NativeStopwatch(self._laps)
+            hooks.install_executor(self._stopwatch)
+        with program(own):
+            made = self._made()
+        self._same(own)
+        if self._stopwatch is not None:
+            for name, data in self._saved.items():
+                handover.load(self._stopwatch.components[name], data)
+        else:
+            homes = {name: self._placement.home_of(item) for name, item in own.instances.items()}
+            known = {name: home for name, home in homes.items() if home is not None}
+            load_copies(self._placement, known, self._saved)
+        return made
+
+    def _same(self, own: Program) -> None:
+        """Refuse a factory that builds another program.
+
+        Raises:
+            PlanRefused: With the first component that is missing.
+        """
+        for name in self._saved:
+            if name not in own.instances:
+                raise PlanRefused(
+                    f"build: expected component {name}, got {', '.join(own.instances) or 'none'}. Build the program "
+                    "that is trained, in the same order."
+                )
+
+
+def _out_of_memory(error: Exception) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(error, torch.OutOfMemoryError)
+
+
+def _transforms(plan: Plan) -> str:
+    return ",".join(map(str, plan.transforms)) or "native order"

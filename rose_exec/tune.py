@@ -1,0 +1,422 @@
+"""`rose_exec.tune`: find the plan of a running training by measuring it, without losing an iteration.
+
+Algorithm 1 runs live: alternatives on trial copies, complete iterations as training whose results are kept.
+Algorithm 2 follows where a quota backend is handed in.
+
+Paper: §4.3.3, Alg. 1; §4.4, Alg. 2; §5.4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from rose_exec.boundary import Boundary
+from rose_exec.guard import Guard
+from rose_exec.live import LiveProgram, LiveReplay
+from rose_exec.probe import probe
+from rose_exec.trial_log import TrialLog
+from rose_exec.trials import LiveMeasurer, Training
+from rose_exec.tuning_progress import progress_shown
+from rose_opt.measure import (
+    Alternative,
+    AlternativeTrial,
+    Composed,
+    GraphSearch,
+    GraphSearchResult,
+    GraphSearchSettings,
+    IterationMeasurement,
+    QuotaLevel,
+    QuotaMeasurer,
+    QuotaSearchResult,
+    search_graph,
+    search_quota,
+)
+from rose_opt.plan import Plan
+from rose_trace import hooks
+from rose_trace.record import record
+
+logger = logging.getLogger(__name__)
+
+
+class Offers(GraphSearch, Protocol):
+    """What may be done to the recorded program."""
+
+    def native(self) -> Plan:
+        """The plan that keeps the native order: where the search begins."""
+        ...
+
+
+QuotaBackend = Callable[[Plan], "tuple[QuotaMeasurer, Sequence[QuotaLevel]] | None"]
+"""Of a plan, the pair that a quota may help and its levels; ``None`` where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneSettings:
+    """Budget of a tuning run.
+
+    Attributes:
+        search: Targets, validations and threshold of Algorithm 1; its rounds are `tune`'s.
+        max_alternatives: Alternatives tried per target, L.
+        traced: Native iterations that are recorded at the beginning, at least 1.
+        probed: Whether one more is probed: rows, shards and thread counts beside the real inputs. Without
+            it no split counts as exact.
+        warm_up: Runs of a body, or iterations of a plan, before one is timed.
+        repeats: Runs of a body that a median is taken over, at least 1.
+        bits: ``exact`` for plans whose results are those of the native program bit for bit; ``any``
+            accepts results that are equal up to floating-point reassociation.
+        cores: CPU cores the program may use at once [cores]; ``None`` for those of this machine.
+        activity: Source of activity for the recording.
+        clock: What tells the time [ns].
+    """
+
+    search: GraphSearchSettings = field(default_factory=GraphSearchSettings)
+    max_alternatives: int = 4  # ours: the paper gives no L
+    traced: int = 2  # ours: states that a second iteration inherits show only there
+    probed: bool = True
+    warm_up: int = 1  # ours
+    repeats: int = 3  # ours
+    bits: Literal["exact", "any"] = "exact"
+    cores: float | None = None
+    activity: str = "auto"
+    clock: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
+        if self.traced < 1 or self.repeats < 1 or self.warm_up < 0 or self.max_alternatives < 1:
+            raise ValueError(
+                "TuneSettings: expected traced, repeats, max_alternatives >= 1 and warm_up >= 0, got "
+                f"{self.traced}, {self.repeats}, {self.max_alternatives} and {self.warm_up}. "
+                "Leave them at their defaults."
+            )
+
+
+@dataclass(slots=True)
+class Tuning:
+    """What a tuning run found, and where training is.
+
+    Attributes:
+        plan: The best plan that was measured, with its evidence; ``None`` before one was made.
+        search: What Algorithm 1 tried; ``None`` if it did not come to its end.
+        quota: What Algorithm 2 tried; ``None`` without a quota backend.
+        iterations: Iterations trained so far: the number of the next one.
+        interrupted: Whether it was ended by Ctrl-C.
+        total_ns: Wall-clock time of the whole [ns].
+        retained_ns: Part of it that was training [ns].
+        notes: What could not be done, and why.
+        program: Its components, and what of them lives on between iterations.
+    """
+
+    plan: Plan | None = None
+    search: GraphSearchResult | None = None
+    quota: QuotaSearchResult | None = None
+    iterations: int = 0
+    interrupted: bool = False
+    total_ns: int = 0
+    retained_ns: int = 0
+    notes: tuple[str, ...] = ()
+    program: LiveProgram | None = None
+
+    @property
+    def net_ns(self) -> int:
+        """What tuning cost beyond the training it did [ns]."""
+        return self.total_ns - self.retained_ns
+
+    def replay(self, *, guard: Guard | None = None) -> LiveReplay:
+        """Go on training with the plan, in a with block; the components return at its end.
+
+        Args:
+            guard: Watches the session.
+
+        Returns:
+            The session.
+
+        Raises:
+            RuntimeError: If no plan was made.
+        """
+        if self.plan is None or self.program is None:
+            raise RuntimeError(
+                "Tuning.replay: expected a plan, got a run that was interrupted before one was made. Train "
+                "natively, or tune again."
+            )
+        return LiveReplay(self.plan, self.program, guard=guard)
+
+    def summary(self) -> str:
+        """The whole in a few lines."""
+        plan = "none" if self.plan is None else self.plan.reason
+        lines = [
+            f"plan      {plan}",
+            f"tuning    {self.total_ns * 1e-9:.1f} s, {self.retained_ns * 1e-9:.1f} s of it training "
+            f"({self.iterations} iterations), net {self.net_ns * 1e-9:.1f} s",
+            *(f"note      {note}" for note in self.notes),
+        ]
+        return "\n".join(["interrupted", *lines] if self.interrupted else lines)
+
+
+def tune(
+    iteration: Callable[..., Any],
+    build: Callable[[], Callable[..., Any]] | None = None,
+    *,
+    folder: str | Path = "out/tuning",
+    rounds: int = 2,
+    arguments: Callable[[int], tuple[Any, ...]] = lambda index: (),
+    on_iteration: Callable[[int, Any], None] = lambda index, result: None,
+    search: Callable[[Path], Offers] | None = None,
+    quota: QuotaBackend | None = None,
+    settings: TuneSettings | None = None,
+) -> Tuning:
+    """Train, and find out meanwhile how to train faster.
+
+    Every complete iteration is training: as many native iterations give the same result, bit for bit.
+    Ctrl-C ends the tuning, not the training: an iteration that it cuts short is taken back, and what is
+    known so far is returned.
+
+    Args:
+        iteration: The training's iteration, a function decorated with ``rose.iteration`` or one that
+            calls it; its components exist already.
+        build: Builds the same program again, from the same configuration, and returns its iteration:
+            local trials run on such copies. Without it complete iterations decide alone.
+        folder: Where ``trace.parquet``, ``trials.jsonl`` and ``plan.json`` go.
+        rounds: Rounds of Algorithm 1, R; 0 only records and plans.
+        arguments: Arguments of an iteration, by its number counted from 0.
+        on_iteration: Told the number and the result of every iteration of the training.
+        search: Makes the search of a recorded trace; by default the planner's.
+        quota: Finds the pair that a quota may help, for Algorithm 2.
+        settings: Budget.
+
+    Returns:
+        The plan with its evidence, and where training is.
+
+    Raises:
+        RuntimeError: If a recording or a replay is open.
+        TraceError: If the trace cannot be written.
+        FactsError: If the trace tells too little to plan from.
+
+    Paper: §4.3.3, Alg. 1; §5.4.
+    """
+    if hooks.active is not None:
+        raise RuntimeError(
+            "rose_exec.tune: expected a program that is neither recorded nor replayed, got an open block. "
+            "Call tune outside it."
+        )
+    settings = settings or TuneSettings()
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with progress_shown(_expected(settings, rounds)) as told:
+        log = TrialLog(Path(folder) / "trials.jsonl", told, settings.clock)
+        training = Training(iteration, arguments, on_iteration, log, clock=settings.clock)
+        run = _Run(training, build, Path(folder), rounds, search, quota, settings)
+        return run.whole()
+
+
+@dataclass(slots=True)
+class _Run:
+    training: Training
+    build: Callable[[], Callable[..., Any]] | None
+    folder: Path
+    rounds: int
+    make_search: Callable[[Path], Offers] | None
+    quota: QuotaBackend | None
+    settings: TuneSettings
+    found: Tuning = field(default_factory=Tuning)
+    measured: dict[str, int] = field(default_factory=dict[str, int])
+
+    def whole(self) -> Tuning:
+        found, log = self.found, self.training.log
+        try:
+            self._search(self._trace())
+        except KeyboardInterrupt:
+            found.interrupted = True
+            logger.warning("rose_exec.tune: interrupted; training goes on from the last iteration.")
+        finally:
+            log.close()
+            found.iterations = self.training.next_index
+            found.total_ns, found.retained_ns = log.total_ns, log.retained_ns
+            found.notes = tuple(dict.fromkeys(self.training.notes))
+        if found.plan is not None:
+            found.plan = self._with_evidence(found.plan)
+            found.plan.save(self.folder / "plan.json")
+        log.write(
+            "result",
+            "" if found.plan is None else _transforms(found.plan),
+            None,
+            "interrupted" if found.interrupted else "done",
+            total_s=found.total_ns * 1e-9,
+            retained_s=found.retained_ns * 1e-9,
+            net_s=found.net_ns * 1e-9,
+            iterations=found.iterations,
+            notes=list(found.notes),
+        )
+        return found
+
+    def _trace(self) -> Path:
+        """Record native iterations, and probe one more; all are training.
+
+        Raises:
+            RuntimeError: If there is no iteration in it.
+        """
+        trace, training = self.folder / "trace.parquet", self.training
+        boundary = Boundary()
+        hooks.install_executor(boundary)
+        try:
+            with record(trace, activity=self.settings.activity):
+                for _ in range(self.settings.traced):
+                    taken = training.advance()
+                    training.log.iteration("traced", "native order", taken, "recorded")
+                    training.program = LiveProgram(boundary)  # the next one can be taken back
+        finally:
+            hooks.install_executor(None)
+        if not boundary.iterations:
+            raise RuntimeError(
+                "rose_exec.tune: expected an iteration decorated with rose.iteration, got none. Decorate the body "
+                "of the training loop."
+            )
+        self.found.program = training.program
+        if self.settings.probed and self.make_search is None:
+            taken = training.advance(lambda call: probe(trace, call))
+            training.log.iteration("probed", "native order", taken, "probed")
+        return trace
+
+    def _search(self, trace: Path) -> None:
+        offers = self._offers(trace)
+        self.found.plan = offers.native()
+        measurer = LiveMeasurer(
+            self.training,
+            self.build,
+            offers.runs_per_iteration,
+            self.settings.warm_up,
+            self.settings.repeats,
+        )
+        if self.rounds < 1:
+            return
+        watched = _Watched(offers, measurer, self.training.log, self.settings.search.min_gain)
+        measurer.judge = watched.judge
+        wanted = dataclasses.replace(self.settings.search, max_rounds=self.rounds)
+
+        def progress(plan: Plan, _: str) -> None:
+            self.found.plan = plan
+
+        try:
+            result = search_graph(offers.native(), watched, measurer, wanted, progress)
+        finally:
+            self.measured = watched.measured
+        self.found.search, self.found.plan = result, result.plan
+        for item in result.rounds:
+            self.training.log.write(
+                "round", _transforms(result.plan), None, item.reason, number=item.number
+            )
+        self._search_quota(result)
+
+    def _search_quota(self, result: GraphSearchResult) -> None:
+        pair = None if self.quota is None else self.quota(result.plan)
+        if pair is None:
+            return
+        measurer, levels = pair
+        found = self.found.quota = search_quota(measurer, levels, result.iteration_ns)
+        for trial in found.trials:
+            self.training.log.write(
+                "quota",
+                _transforms(result.plan),
+                trial.completion_ns,
+                trial.failed or ("slower" if trial.slower else "not slower"),
+                level=str(trial.level),
+                step=trial.step,
+            )
+        self.training.log.write(
+            "quota",
+            _transforms(result.plan),
+            found.iteration_ns,
+            found.reason,
+            level=str(found.level),
+        )
+
+    def _offers(self, trace: Path) -> Offers:
+        if self.make_search is not None:
+            return self.make_search(trace)
+        # Found by name: training needs neither solver nor database, tuning does.
+        facts: Any = importlib.import_module("rose_opt.facts")
+        settings: Any = importlib.import_module("rose_opt.settings")
+        alternatives: Any = importlib.import_module("rose_opt.alternatives")
+        chosen = settings.PlanSettings(cores=self.settings.cores, bits=self.settings.bits)
+        return alternatives.PlanSearch(
+            facts.build_facts(trace), chosen, self.settings.max_alternatives
+        )
+
+    def _with_evidence(self, plan: Plan) -> Plan:
+        """The plan and what was measured about it."""
+        text = _transforms(plan)
+        native, taken = self.measured.get("native order"), self.measured.get(text)
+        notes = [f"Tuning: {note}" for note in self.training.notes]
+        if native is None or taken is None:
+            return dataclasses.replace(plan, notes=(*plan.notes, *notes))
+        told = f"measured {taken / 1e6:.1f} ms per iteration, native {native / 1e6:.1f}"
+        tried = len([key for key in self.measured if key != "native order"])
+        reason = f"native order kept: {told}" if plan.kept_native else told
+        if plan.kept_native:
+            reason = f"native order kept: {native / 1e6:.1f} ms per iteration measured; nothing was faster"
+        notes.insert(
+            0,
+            f"Tuning: {self.training.log.trials} local trials, {tried} plans as complete iterations; {told}.",
+        )
+        return dataclasses.replace(plan, reason=reason, notes=(*plan.notes, *notes))
+
+
+@dataclass(slots=True)
+class _Watched:
+    """The search, with an eye on which round it is in."""
+
+    offers: Offers
+    measurer: LiveMeasurer
+    log: TrialLog
+    min_gain: float
+    measured: dict[str, int] = field(default_factory=dict[str, int])
+    reference_ns: int | None = None
+
+    def targets(self, plan: Plan, reference: IterationMeasurement, limit: int) -> Sequence[str]:
+        """A round begins."""
+        self.reference_ns = reference.duration_ns
+        self.measurer.begin_round()
+        chosen = self.offers.targets(plan, reference, limit)
+        self.log.write(
+            "round",
+            _transforms(plan),
+            reference.duration_ns,
+            f"reference; targets {', '.join(chosen) or 'none'}",
+        )
+        return chosen
+
+    def alternatives(self, plan: Plan, target: str) -> Sequence[Alternative]:
+        return self.offers.alternatives(plan, target)
+
+    def comparison_graph(self, plan: Plan, alternatives: Sequence[Alternative]) -> str:
+        return self.offers.comparison_graph(plan, alternatives)
+
+    def runs_per_iteration(self, comparison_graph: str) -> float:
+        return self.offers.runs_per_iteration(comparison_graph)
+
+    def combine(self, plan: Plan, trials: Sequence[AlternativeTrial]) -> Sequence[Composed]:
+        return self.offers.combine(plan, trials)
+
+    def judge(self, plan: Plan, duration_ns: int) -> str:
+        """What a complete iteration means for the round."""
+        self.measured[_transforms(plan)] = duration_ns
+        if self.reference_ns is None:
+            return "reference"
+        enough = duration_ns < (1 - self.min_gain) * self.reference_ns  # Alg. 1: t < (1 - ε) m_ref
+        return "fast enough" if enough else "not faster than the reference"
+
+
+def _expected(settings: TuneSettings, rounds: int) -> int:
+    """Most steps that a progress bar counts."""
+    search = settings.search
+    local = search.max_targets * (settings.max_alternatives + 1)
+    complete = search.max_validations * (settings.warm_up + 1)
+    return settings.traced + int(settings.probed) + 1 + rounds * (local + complete)
+
+
+def _transforms(plan: Plan) -> str:
+    return ",".join(map(str, plan.transforms)) or "native order"
