@@ -96,6 +96,10 @@ class ConductedWorker(ProcessWorker):
         self._conductor.offer(finish)
         return future
 
+    @property
+    def ended(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._inner.close()
 
