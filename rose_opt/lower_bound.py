@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from rose_opt.facts import Facts
 from rose_opt.graph import GraphNode, within
-from rose_opt.phases import tasks_of
+from rose_opt.phases import steps, tasks_of
 from rose_opt.placement import INLINE
 from rose_opt.plan import Plan
 from rose_opt.schedule import Capacity, Mode
@@ -25,7 +25,7 @@ from rose_opt.schedule.bounds import PhaseClass, corun_ns
 from rose_opt.schedule.model import Kappa
 from rose_opt.schedule.task_bounds import Demand, task_bounds
 from rose_opt.settings import PlanSettings
-from rose_opt.simulator.program import unroll
+from rose_opt.simulator.program import SUPPORTED, unroll
 from rose_opt.ways import grouped_ways, native_iteration_ns, native_mode, shard_mode
 
 _FEW_TASKS = 4_000  # ours: a fraction of a second of unrolling
@@ -60,7 +60,8 @@ class LowerBound:
         """
         most = _MOST_TASKS if closely else _FEW_TASKS
         glue = native_iteration_ns(self.facts, self.cores) - self._covered_ns()
-        if plan.chains() or self._invocations(plan) > most:
+        known = all(transform.name in SUPPORTED for transform in plan.transforms)
+        if not known or self._invocations(plan) > most:
             bound = self._by_amounts(plan)
         else:
             tasks = self._demands(plan)
@@ -70,13 +71,22 @@ class LowerBound:
     def _demands(self, plan: Plan) -> list[Demand]:
         known: dict[tuple[str, tuple[str, ...], float, float], tuple[Mode, ...]] = {}
         demands: list[Demand] = []
-        for task in unroll(self.facts, plan):
+        tasks = unroll(self.facts, plan)
+        unrolled = Counter(task.name for task in tasks)
+        for task in tasks:
             key = task.name, task.workers, task.solo_ns, task.cores
             if key not in known:
                 # What the plan chose is among the ways, whatever the bits that are asked for now.
                 planned = Mode(max(int(task.solo_ns), 1), cores=min(task.cores, self.cores))
                 handed = self._handed_ns(plan, task.workers[0])
-                known[key] = (planned, *self._ways(plan, task.name, handed))
+                modes = (planned, *self._ways(plan, task.name, handed))
+                # A node that not every run of its caller calls counts with its mean.
+                homes = self._homes(plan, self.facts.graph.node(task.name))
+                often = min(sum(share for _, share in homes) / unrolled[task.name], 1.0)
+                known[key] = tuple(
+                    replace(mode, duration_ns=max(int(mode.duration_ns * often), 1))
+                    for mode in modes
+                )
             demands.append(Demand(task.name, task.workers, known[key], task.after))
         return demands
 
@@ -120,7 +130,7 @@ class LowerBound:
         )
 
     def _homes(self, plan: Plan, node: GraphNode) -> Iterator[tuple[str, float]]:
-        """Workers that run a node, and how many of its fragments each runs in one iteration at least."""
+        """Workers that run a node, and how many of its fragments each runs in one iteration."""
         calls = self._calls(node.path)
         loops = [*plan.splits().items(), *plan.chains().items()]
         groups = next((k for loop, k in loops if within(node.path, loop)), 1)
@@ -134,11 +144,13 @@ class LowerBound:
         if len(workers) == 1:
             yield workers[0], calls * (1 if chained else groups)
             return
-        share = 1.0
-        if chained is not None:  # the chains' lengths differ by at most one iteration
-            count = self._calls(self.facts.graph.children(chained)[0].path) / self._calls(chained)
-            share = int(count / len(workers)) / count if count else 0.0
-        for worker in workers:
+        count = 1
+        if chained is not None:
+            count = max(round(steps(self.facts, chained)), 1)
+        for number, worker in enumerate(workers):
+            share = 1.0
+            if chained is not None:  # iterations take turns, so the first chains may have one more
+                share = len(range(number, count, len(workers))) / count
             yield worker, calls * share
 
     def _modes(self, plan: Plan, node: GraphNode, handed_ns: int) -> tuple[Mode, ...]:

@@ -11,12 +11,13 @@ Paper: §4.2, "Execution"; App. A.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rose_opt.facts import Facts
 from rose_opt.graph import GraphNode
-from rose_opt.phases import runs_whole, steps
+from rose_opt.phases import calls_per_run, runs_whole, steps
 from rose_opt.placement import INLINE
 from rose_opt.plan import Plan
 from rose_opt.schedule import Mode
@@ -134,13 +135,19 @@ class _Unroller:
         self, parent: GraphNode, at: dict[str, int], groups: Sequence[Group | None]
     ) -> None:
         """Everything that a body calls; the groups of one call follow each other."""
-        for child in self._flat(parent):
+        for child in self._called(parent):
             for group in groups or (None,):
                 if not child.is_loop:
                     self._emit(child, at, group)
                     continue
                 for index in range(max(round(steps(self.facts, child.path)), 0)):
                     self.body(child, at | {child.path: index}, group)
+
+    def _called(self, parent: GraphNode) -> Iterator[GraphNode]:
+        """What one run of a body calls, as often as it is called; once what only some runs call."""
+        for child in self._flat(parent):
+            calls = calls_per_run(self.facts, child.path, parent.path)
+            yield from itertools.repeat(child, max(int(calls + 1e-9), 1))
 
     def _flat(self, parent: GraphNode) -> Iterator[GraphNode]:
         """Children in program order; composites that are opened give their own."""

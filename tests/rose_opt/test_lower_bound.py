@@ -34,7 +34,7 @@ from tests.rose_opt.programs import (
 MS = st.floats(0.05, 80.0)
 ROLLOUT = "iteration/rollout"
 JUDGE = f"{INTERACT}/judge.score"
-SIDE = ("sim", "judge", "policy", "trainer")
+SPLIT = f"split-spatial{{loop={INTERACT} groups=2}},interleave{{loop={INTERACT}}},merge{{loop={INTERACT}}}"
 
 
 def judged(epochs: int, steps: int, carried: bool) -> Graph:
@@ -151,3 +151,29 @@ def test_the_bound_is_close_where_one_thing_limits(cores: float) -> None:
     made = plan(facts, settings)
     # Learning of the last epoch comes after it: what is ready late counts with what comes before.
     assert made.predicted.gap < 0.01
+
+
+def test_what_only_some_steps_call_counts_with_its_mean() -> None:
+    facts = measured(ppo(epochs=2, steps=8), {STEP: Took(40.0)})
+    fewer = 12 * 40_000_000  # 4 of 16 calls are left
+    timings = dict(facts.timings)
+    timings[STEP] = replace(timings[STEP], count=4)
+    for path in ("iteration", ROLLOUT, INTERACT):
+        known = timings[path]
+        timings[path] = replace(known, mean_ns=known.mean_ns - fewer // known.count)
+    whole = replace(facts.iteration, iteration_ns=facts.iteration.iteration_ns - fewer)
+    seldom = replace(facts, timings=timings, iteration=whole)
+    settings = PlanSettings(cores=8.0, transforms=SPLIT)
+    made, often = plan(seldom, settings), plan(facts, settings)
+    assert made.predicted.native_ns == often.predicted.native_ns - fewer
+    assert made.predicted.lower_bound_ns < 0.3 * often.predicted.lower_bound_ns
+
+
+def test_chains_are_bounded_by_the_work_of_the_longest() -> None:
+    facts = measured(ppo(epochs=3, steps=4), {STEP: Took(40.0)})
+    chains = f"split-temporal{{loop={ROLLOUT} groups=2}},interleave{{loop={ROLLOUT}}},merge{{loop={ROLLOUT}}}"
+    settings = PlanSettings(cores=8.0, transforms=chains, memory=Memory(max_instances=2))
+    made = plan(facts, settings)
+    # Two of the three epochs are on the first instance of the simulator.
+    assert made.predicted.lower_bound_ns >= 2 * 4 * 40e6
+    assert made.predicted.gap < 0.1

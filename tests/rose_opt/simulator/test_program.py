@@ -135,6 +135,15 @@ def test_another_machine_scales_solo_times_and_holds_memory() -> None:
     assert tasks[named(tasks, ACT)[0]].memory_bytes == 7
 
 
+def test_what_a_body_calls_twice_is_two_tasks() -> None:
+    known = facts()
+    step = known.timings[STEP]
+    twice = replace(known, timings={**known.timings, STEP: replace(step, count=2 * step.count)})
+    assert len(named(unroll(twice, planned(twice, SPLIT)), STEP)) == 2 * 2 * 6
+    seldom = replace(known, timings={**known.timings, STEP: replace(step, count=2)})
+    assert len(named(unroll(seldom, planned(seldom, "")), STEP)) == 6
+
+
 def test_an_undeclared_node_is_a_fence() -> None:
     known = facts(extra={})
     tasks = unroll(known, planned(known, ""))
