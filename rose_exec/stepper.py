@@ -14,71 +14,16 @@ import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Protocol
 
 from rose_exec import wire
-from rose_exec.readiness import Position, StrandId, Submission, TaskId
+from rose_exec.policies import Policy, Step
+from rose_exec.readiness import StrandId, Submission, TaskId
 from rose_exec.tasks import Task
 from rose_exec.workers import Answer, InlineWorker, Job, ProcessWorker
 from rose_exec.workers.job import Residence, isolate
 from rose_trace import generators, pytree
 from rose_trace.component import Instance, construct_natively, rebuild
-
-
-MAX_DELAY = 12  # ours: decisions that a started task may be left alone
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Something that may happen next.
-
-    Attributes:
-        position: Place of the task in the native program order.
-        task: The task.
-        starts: Whether the task would start; otherwise it has started, and would run.
-        path: Its node.
-    """
-
-    position: Position
-    task: TaskId
-    starts: bool
-    path: str
-
-
-Policy = Callable[[Sequence[Step]], Step]
-"""Picks one of the steps, which are in program order."""
-
-
-def in_program_order(steps: Sequence[Step]) -> Step:
-    """The policy of a careful session: nothing overtakes anything."""
-    return min(steps, key=lambda step: (step.position, step.task, step.starts))
-
-
-class RandomOrder:
-    """A policy: any step that may happen, and now and then a long delay for one task.
-
-    Args:
-        seed: Seed of all choices.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._draw = Random(seed)
-        self._delayed: dict[TaskId, int] = {}
-        self._seen: set[TaskId] = set()
-
-    def __call__(self, steps: Sequence[Step]) -> Step:
-        """One of the steps."""
-        for step in steps:
-            if step.task not in self._seen:
-                self._seen.add(step.task)
-                if self._draw.random() < 0.3:
-                    self._delayed[step.task] = self._draw.randint(1, MAX_DELAY)
-        free = [step for step in steps if self._delayed.get(step.task, 0) <= 0]
-        for step in steps:
-            if step.task in self._delayed:
-                self._delayed[step.task] -= 1
-        return self._draw.choice(free or list(steps))
 
 
 class Bodies(Protocol):
@@ -292,6 +237,11 @@ class _Separate(ProcessWorker):
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    @property
+    def ended(self) -> bool:
+        """What is no process does not die."""
+        return False
 
     @property
     def pid(self) -> int | None:

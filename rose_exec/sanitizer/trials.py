@@ -9,22 +9,16 @@ are copied before the body, and the process-wide generators are put back.
 from __future__ import annotations
 
 import collections
-import contextlib
-import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from rose_exec.digest import content, digest, is_array, is_tensor
-from rose_exec.sanitizer.watch import Leaf, Root, Watch, own_account
+from rose_exec.sanitizer.copies import copied
+from rose_exec.sanitizer.watch import Leaf, Root, Watch
 from rose_trace import generators, pytree
 from rose_trace.node import ExecutionNode
-from rose_trace.pytree import class_of
-
-COPY_DEPTH = 6  # ours: how deep simulators are looked for in a component
-
-_allocate: Callable[[Any], Any] = object.__new__
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -219,51 +213,6 @@ class Trials:
             return None
         self._done[path, "refresh"] += 1
         return RefreshTrial(control, ((base, *other[0]), other[1]), generators.capture())
-
-
-def copied(value: Any) -> Any:
-    """A deep copy, attribute by attribute, that keeps the recorded construction of components.
-
-    Objects that pickle only what they were made from (simulators often do) are copied as they are now.
-    """
-    memo: dict[int, Any] = {}
-    made: list[tuple[Any, Any]] = []
-    _prepare(value, memo, made, 0, set())
-    result = copy.deepcopy(value, memo)
-    for original, empty in made:
-        empty.__dict__.update(copy.deepcopy(original.__dict__, memo))
-    return result
-
-
-def _prepare(
-    value: Any, memo: dict[int, Any], made: list[tuple[Any, Any]], depth: int, seen: set[int]
-) -> None:
-    """Fill `memo` with empty objects for those that deepcopy would make anew from their arguments."""
-    if id(value) in seen or depth > COPY_DEPTH or is_tensor(value) or is_array(value):
-        return
-    seen.add(id(value))
-    parts: Iterable[Any] = ()
-    if isinstance(value, list | tuple):
-        parts = cast("Iterable[Any]", value)
-    elif isinstance(value, dict):
-        parts = cast("dict[Any, Any]", value).values()
-    elif hasattr(value, "_parameters"):
-        return
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        instance = value.__dict__.get("_rose_instance")
-        if instance is not None:
-            memo[id(instance)] = instance
-        own = class_of(value).__dict__.get("__deepcopy__")
-        remade = any("__setstate__" in vars(c) for c in class_of(value).__mro__)
-        if own is None and remade and own_account(value) is None:
-            with contextlib.suppress(TypeError):  # C code makes its own
-                empty = _allocate(class_of(value))
-                memo[id(value)] = empty
-                made.append((value, empty))
-        attributes: dict[str, Any] = value.__dict__
-        parts = attributes.values()
-    for part in list(parts):
-        _prepare(part, memo, made, depth + 1, seen)
 
 
 def attributes_of(component: Any) -> dict[str, Leaf]:

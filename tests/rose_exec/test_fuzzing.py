@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rose_exec.fuzz import fuzz
+from rose_exec.policies import RandomOrder, Step, in_program_order
 from rose_exec.readiness import Readiness, Submission, TaskId
-from rose_exec.stepper import RandomOrder, Step, in_program_order
 from rose_trace.legality import AccessSet
 from tests.rose_exec import programs
 from tests.rose_exec.failing import ROWS

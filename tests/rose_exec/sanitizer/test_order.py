@@ -112,7 +112,10 @@ def test_reading_an_attribute_reads_what_it_holds() -> None:
 
 
 def test_an_executor_that_breaks_the_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Readiness, "_link", lambda *_: None)
+    def forget(machine: Readiness, task: object, entries: object) -> None:
+        """Order nothing."""
+
+    monkeypatch.setattr(Readiness, "_link", forget)
     found = [
         finding
         for seed in range(4)
