@@ -28,6 +28,7 @@ from rose_exec.memory.arena import Place
 from rose_exec.workers.channel import NOTHING, Channel, News
 from rose_exec.workers.directory import directory
 from rose_exec.workers.job import Answer, Job
+from rose_exec.workers.message import dumps
 from rose_exec.workers.serve import Build, Record, Stop, serve
 from rose_trace import generators
 from rose_trace.component import Instance
@@ -218,7 +219,7 @@ class ProcessWorker:
         with self._lock:
             number = next(self._ids)
             try:
-                data = pickle.dumps(message, protocol=5)
+                data = dumps(message)
             except Exception as error:
                 asked.future.set_exception(_unpicklable(self.name, message, error))
                 return asked.future

@@ -18,6 +18,7 @@ from rose_exec.memory import Memory, enter
 from rose_exec.native import Native
 from rose_exec.workers.channel import NOTHING, Channel, News
 from rose_exec.workers.job import Answer, Job, Residence
+from rose_exec.workers.message import dumps
 from rose_trace import generators, hooks, pytree
 from rose_trace.component import Instance, rebuild
 from rose_trace.record import join, leave
@@ -139,7 +140,7 @@ class _Server:
     def _answer(self, number: int, news: News, answer: Any, error: BaseException | None) -> None:
         self.memory.fence(number)  # a call that failed before it could say so
         try:
-            data = pickle.dumps((answer, error), protocol=5)
+            data = dumps((answer, error))
             pickle.loads(data) if error is not None else None
         except Exception as problem:
             notes = "\n".join(getattr(error, "__notes__", []))
