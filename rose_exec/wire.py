@@ -151,8 +151,6 @@ def for_process(wire: Wire) -> Wire:
 
 def _share(value: Any) -> Wire:
     """A value of the program's process, in its shared memory until nobody refers to it any more."""
-    if isinstance(value, Held) or not hasattr(value, "nbytes"):
-        return Blob(dumps(value))
     found = pack([value])[0]
     if isinstance(found, Held):
         weakref.finalize(found, here().outbox.free, found.place).atexit = False

@@ -86,7 +86,6 @@ class ProcessWorker:
             self._process.start()
         remote.close()
         remote_output.close()
-        directory.join(self)
         self._pending: dict[int, _Asked] = {}
         self._reading: dict[int, list[Held]] = {}
         self._read_changed = threading.Condition()
@@ -98,6 +97,7 @@ class ProcessWorker:
         self._ids = itertools.count()
         self._lock = threading.Lock()
         self._last: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+        directory.join(self)
         self._output = threading.Thread(target=self._forward, args=(output,), daemon=True)
         self._output.start()
         self._reader = threading.Thread(target=self._read, daemon=True)

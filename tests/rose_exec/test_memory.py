@@ -17,7 +17,7 @@ from rose_exec.memory.arena import CHUNK_BYTES
 from rose_exec.memory.chunk import HOST, Chunk, open_host
 from rose_exec.memory.held import Held, ValueLost
 from rose_exec.memory.here import Memory
-from tests.rose_exec.slow_device import NAME, Driver, SlowDevice
+from tests.rose_exec.slow_device import NAME, Driver, Event, SlowDevice
 
 BASE = torch.arange(24.0)
 VALUES: dict[str, Any] = {
@@ -144,6 +144,22 @@ def test_reading_waits_for_the_producer_and_tells_when_it_is_over() -> None:
     slow.stream.run_until(2)
     assert produced == ["produced", "copied"]
     assert (target.inbox.finished(), target.inbox.reading) == (["job 1"], False)
+
+
+def test_a_device_that_no_longer_works_reads_nothing_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(event: Event) -> bool:
+        raise RuntimeError("CUDA error")
+
+    driver = Driver()
+    source, target = Memory("a", SlowDevice(driver)), Memory("b", SlowDevice(driver))
+    target.view(sent(source, target, torch.ones(5)))
+    target.fence("job")
+    monkeypatch.setattr(Event, "query", lost)
+    monkeypatch.setattr(Event, "synchronize", lost)
+    target.inbox.wait()
+    assert not target.inbox.reading
 
 
 def test_a_value_of_the_same_process_needs_no_event() -> None:
