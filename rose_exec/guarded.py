@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rose_exec.driver import Driver
 from rose_exec.guard import Guard, Shapes, tell
@@ -94,6 +94,10 @@ class GuardedReplay(Replay):
     ) -> None:
         super().__init__(plan, build, strict=strict)
         self.guard = guard
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
 
     def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
         if self.guard is None:

@@ -27,6 +27,7 @@ from rose_trace.component import Program, program
 from rose_trace.legality import AccessSet
 
 if TYPE_CHECKING:
+    from rose_exec.guard import Guard
     from rose_exec.sanitizer.sanitizer import Sanitizer
 
 logger = logging.getLogger(__name__)
@@ -197,6 +198,7 @@ def replay(
     *,
     strict: bool = False,
     check: bool | Checks = False,
+    guard: Guard | None = None,
 ) -> Replay:
     """Run a program with a plan.
 
@@ -209,6 +211,8 @@ def replay(
         check: Watch what every node really touches, one node at a time and all in this process; slow.
             What differs from the declarations is in the session's ``findings`` and, when it ends, a
             `SanitizerWarning`, or a `SanitizerError` with ``Checks(fail=True)``.
+        guard: Drop the plan where it does not fit the program's shapes any more, or measures slower than
+            the native order; see `rose_exec.guard`.
 
     Returns:
         A context manager; use it as ``with rose_exec.replay("plan.json"): iteration()``.
@@ -216,7 +220,17 @@ def replay(
     Raises:
         PlanError: If the file is no plan of this version.
         PlanRefused: If the plan asks for an illegal overlap.
+        ValueError: If a session that is checked is to be guarded, too.
 
     Paper: App. A.
     """
+    if guard is not None:
+        from rose_exec.guarded import GuardedReplay
+
+        if check:
+            raise ValueError(
+                "rose_exec.replay: expected check or guard, got both. A checked session is slow by itself: check "
+                "first, guard the training."
+            )
+        return GuardedReplay(plan, build, strict=strict, guard=guard)
     return Replay(plan, build, strict=strict, check=check)

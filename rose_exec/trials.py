@@ -9,7 +9,7 @@ import contextlib
 import pickle
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +147,7 @@ class LiveMeasurer:
     warm_up: int = 1
     repeats: int = 3
     judge: Callable[[Plan, int], str] = lambda plan, duration_ns: ""
+    _beside: set[str] = field(default_factory=set[str])
     _baseline: dict[str, int] = field(default_factory=dict[str, int])
     _whole: dict[str, int] = field(default_factory=dict[str, int])
     _saved: tuple[int, Saved] | None = None
@@ -229,6 +230,12 @@ class LiveMeasurer:
     def begin_round(self) -> None:
         """What was a baseline is none any more."""
         self._baseline.clear()
+        self._beside.clear()
+
+    def compare(self, graph: str, plans: Sequence[Plan]) -> None:
+        """These plans will be compared on one body: all of them on it alone, or all by the iteration."""
+        if "/" not in graph or not all(alone(plan, graph) for plan in plans):
+            self._beside.add(graph)
 
     def _compared(self, graph: str, taken: int) -> str:
         if graph not in self._baseline:
@@ -238,7 +245,7 @@ class LiveMeasurer:
         return f"{'gains' if saved > 0 else 'does not gain'}: {saved / 1e6:+.3f} ms per run"
 
     def _local(self, plan: Plan, graph: str, runs: float) -> int:
-        apart = alone(plan, graph) and "/" in graph
+        apart = graph not in self._beside
         laps = Laps(graph if apart else "", self.repeats, self.warm_up, self.training.clock)
         with _Copies(plan, laps, self._build, self._states()) as iteration:
             if apart:

@@ -393,7 +393,9 @@ class _Watched:
         return self.offers.alternatives(plan, target)
 
     def comparison_graph(self, plan: Plan, alternatives: Sequence[Alternative]) -> str:
-        return self.offers.comparison_graph(plan, alternatives)
+        graph = self.offers.comparison_graph(plan, alternatives)
+        self.measurer.compare(graph, [plan, *(item.plan for item in alternatives)])
+        return graph
 
     def runs_per_iteration(self, comparison_graph: str) -> float:
         return self.offers.runs_per_iteration(comparison_graph)
