@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,3 +52,26 @@ def test_changed_names_each_generator() -> None:
     assert generators.changed(before, generators.capture()) == ("torch",)
     generators.restore(before)
     assert generators.changed(before, generators.capture()) == ()
+
+
+def test_cuda_generators_are_known_and_set_before_cuda_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch: Any = pytest.importorskip("torch")
+    seed = torch.manual_seed
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    usual = generators.capture()
+    seed(7)
+    first = generators.capture()
+    seven = (7).to_bytes(8, "little") + bytes(8)  # a seed, and nothing drawn
+    assert first.cuda is not None
+    assert [state.tobytes() for state in first.cuda] == [seven, seven]
+    drawn = np.frombuffer(seven[:8] + (4).to_bytes(8, "little"), np.uint8)
+    later = dataclasses.replace(first, cuda=(drawn, drawn))
+    generators.restore(later)
+    assert generators.changed(later, generators.capture()) == ()
+    assert generators.changed(first, generators.capture()) == ("cuda",)
+    seed(9)
+    assert (generators.capture().cuda or ())[0].tobytes()[:8] == (9).to_bytes(8, "little")
+    generators.restore(usual)
