@@ -147,11 +147,11 @@ class LiveReplay(GuardedReplay):
         trace: TracebackType | None,
     ) -> None:
         """End the session; the components are back in the program, in their present state."""
-        try:
-            with handover.uninterrupted():
+        with handover.uninterrupted():
+            try:
                 self._give_back()
-        finally:
-            super().__exit__(kind, error, trace)
+            finally:
+                super().__exit__(kind, error, trace)
 
     def fetch(self, name: str) -> bytes | None:
         """The present state of a component that lives in a worker; ``None`` for one that is here."""

@@ -190,6 +190,8 @@ class LiveMeasurer:
         """One iteration of training, told to the log."""
         training = self.training
         taken = training.advance(session=session)
+        if what == "iteration":
+            self._whole[plan_key(plan)] = taken
         decision = self.judge(plan, taken) if what == "iteration" else "not counted"
         training.log.iteration(what, _transforms(plan), taken, decision)
         return taken
@@ -205,8 +207,8 @@ class LiveMeasurer:
         runs = self.runs_per_iteration(comparison_graph)
         if self.build is None:
             key = plan_key(plan)
-            if key not in self._whole:
-                self._whole[key] = self.iteration(plan).duration_ns
+            if key not in self._whole:  # the reference is the baseline
+                self.iteration(plan)
             return round(self._whole[key] / runs)
         drawn = generators.capture()
         try:
@@ -312,9 +314,10 @@ class _Copies(Replay):
         return self.built
 
     def __exit__(self, *error: Any) -> None:
-        if self._stopwatch is not None:
-            hooks.install_executor(None)
-        super().__exit__(*error)
+        with handover.uninterrupted():
+            if self._stopwatch is not None:
+                hooks.install_executor(None)
+            super().__exit__(*error)
 
     def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
         return StopwatchDriver(self._laps, plan, self._placement, accesses, self._threads)

@@ -32,6 +32,7 @@ from rose_opt.measure import (
     GraphSearchResult,
     GraphSearchSettings,
     IterationMeasurement,
+    IterationMeasurer,
     QuotaLevel,
     QuotaMeasurer,
     QuotaSearchResult,
@@ -53,8 +54,13 @@ class Offers(GraphSearch, Protocol):
         ...
 
 
-QuotaBackend = Callable[[Plan], "tuple[QuotaMeasurer, Sequence[QuotaLevel]] | None"]
-"""Of a plan, the pair that a quota may help and its levels; ``None`` where there is none."""
+QuotaBackend = Callable[
+    [Plan, IterationMeasurer], "tuple[QuotaMeasurer, Sequence[QuotaLevel]] | None"
+]
+"""Of a plan, the pair that a quota may help and its levels; ``None`` where there is none.
+
+The measurer trains one iteration with a plan: that is how a backend runs complete ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +192,7 @@ def tune(
         arguments: Arguments of an iteration, by its number counted from 0.
         on_iteration: Told the number and the result of every iteration of the training.
         search: Makes the search of a recorded trace; by default the planner's.
-        quota: Finds the pair that a quota may help, for Algorithm 2.
+        quota: Finds the pair that a quota may help, for Algorithm 2; without it there is no quota.
         settings: Budget.
 
     Returns:
@@ -309,10 +315,10 @@ class _Run:
             self.training.log.write(
                 "round", _transforms(result.plan), None, item.reason, number=item.number
             )
-        self._search_quota(result)
+        self._search_quota(result, measurer)
 
-    def _search_quota(self, result: GraphSearchResult) -> None:
-        pair = None if self.quota is None else self.quota(result.plan)
+    def _search_quota(self, result: GraphSearchResult, iterations: IterationMeasurer) -> None:
+        pair = None if self.quota is None else self.quota(result.plan, iterations)
         if pair is None:
             return
         measurer, levels = pair

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 import rose_trace as rose
 from rose_exec.driver import Driver
+from rose_exec.guard import Guard, GuardSettings
 from rose_exec.tune import TuneSettings, Tuning, tune
 from rose_opt.measure import (
     Alternative,
@@ -20,6 +23,7 @@ from rose_opt.measure import (
     Composed,
     GraphSearchSettings,
     IterationMeasurement,
+    IterationMeasurer,
     QuotaLevel,
     TrialFailed,
 )
@@ -137,8 +141,8 @@ def test_tuned_training_is_native_training(tmp_path: Path) -> None:
     # Two recorded, the reference, one to warm the plan up and the one that proved it.
     assert tuning.iterations == 5
     results.append(iteration())  # natively, from where tuning left it
-    with tuning.replay() as session:
-        results += [iteration(), iteration()]
+    with tuning.replay(guard=Guard(GuardSettings(every=1))) as session:
+        results += [iteration(), iteration()]  # planned, and for comparison in program order
         assert not session.native
     results.append(iteration())
     assert_identical(results, native(9))
@@ -287,6 +291,38 @@ def test_interrupt_inside_a_kept_iteration(
     assert_identical(results, native(len(results)))
 
 
+@pytest.mark.parametrize("at", [2, 3], ids=["native", "planned"])
+def test_a_signal_inside_a_kept_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The planned learning runs in a worker's thread; the program's own thread gets the signal."""
+    search = offered()
+    results: list[Any] = []
+    sent: list[bool] = []
+
+    def once() -> bool:
+        if len(results) == at and not sent:
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    breaking(monkeypatch, AssertionError(), once)
+    with program():
+        iteration = programs.build()
+    tuning = tune(
+        iteration,
+        folder=tmp_path,
+        search=lambda _: search,
+        on_iteration=lambda _, result: results.append(result),
+        settings=TuneSettings(activity="none", clock=PlansAreFaster()),
+    )
+    assert tuning.interrupted
+    assert tuning.iterations == len(results) == at
+    assert hooks.active is None
+    results += [iteration(), iteration()]
+    assert_identical(results, native(len(results)))
+
+
 def test_interrupt_before_there_is_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search = offered()
     armed = True
@@ -393,7 +429,8 @@ def test_what_cannot_be_copied_is_said_and_stays(tmp_path: Path) -> None:
 class Levels:
     """A quota measurer with one valley."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan, iterations: IterationMeasurer) -> None:
+        self.plan, self.iterations = plan, iterations
         self.tried: list[int] = []
 
     def completion_ns(self, level: QuotaLevel) -> int:
@@ -403,7 +440,8 @@ class Levels:
         return 100 + abs(level.k - 4)
 
     def iteration_ns(self, level: QuotaLevel) -> int:
-        return 1
+        assert level.k == 4
+        return self.iterations.iteration(self.plan).duration_ns - 1
 
 
 def test_quotas_are_searched_where_a_backend_is_given(tmp_path: Path) -> None:
@@ -412,9 +450,9 @@ def test_quotas_are_searched_where_a_backend_is_given(tmp_path: Path) -> None:
     asked: list[Plan] = []
     levels = [QuotaLevel(k, 2 * k, 10 * k) for k in range(1, 8)]
 
-    def quota(plan: Plan) -> Any:
+    def quota(plan: Plan, iterations: IterationMeasurer) -> Any:
         asked.append(plan)
-        return Levels(), levels
+        return Levels(plan, iterations), levels
 
     tuning = tune(
         iteration,
@@ -427,6 +465,8 @@ def test_quotas_are_searched_where_a_backend_is_given(tmp_path: Path) -> None:
     )
     assert tuning.quota is not None
     assert tuning.quota.level.k == 4
+    # Recorded, the reference, the alternative, its validation and the level: each plan warmed up.
+    assert tuning.iterations == 2 + 1 + 2 + 2 + 2
     assert str(asked[0].transforms[0]) == REWIRE
     told = [entry for entry in entries(tmp_path) if entry["what"] == "quota"]
     assert [entry["decision"] for entry in told][-1] == tuning.quota.reason
