@@ -25,6 +25,8 @@ from rose_exec.workers import Job
 from rose_opt.plan import Plan
 from rose_trace import generators
 
+PART = "result for its rows"
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -44,9 +46,14 @@ class Difference:
 
     def __str__(self) -> str:
         beside = f" after {', '.join(self.order[-3:])} came early" if self.order else ""
+        cause = (
+            "Some node touches a state that it does not declare: run the program with check=True."
+        )
+        if self.what == PART:
+            cause = f"Its kernels may depend on the size of the batch: drop the split, or {cause[0].lower()}{cause[1:]}"
         return (
             f"{self.subject}: expected the native {self.what}, got another (seed {self.seed}){beside}. "
-            "Some node touches a state that it does not declare: run the program with check=True."
+            f"{cause}"
         )
 
 
@@ -229,7 +236,8 @@ def _compare(
         submission, digests = parts[index]
         if not _same(known, digests, submission):
             before = tuple(_name(other) for at, other in seen.early if at <= count)
-            return Difference(seed, _name(place), before, "result")
+            part = submission.access.rows is not None
+            return Difference(seed, _name(place), before, PART if part else "result")
     if found.error is not None:
         text = f"result instead of {type(found.error).__name__} ({found.error})"
         return Difference(seed, "program", early, text)

@@ -156,6 +156,9 @@ class HostCopy(Value):
         return wire.to_host(self.to_wire())
 
 
+_found = threading.RLock()  # one object for all, where two threads had to fetch the value
+
+
 class Deferred(wrapt.LazyObjectProxy):  # type: ignore[misc]
     """One leaf of a result that may not be there yet; using it waits for it."""
 
@@ -169,6 +172,19 @@ class Deferred(wrapt.LazyObjectProxy):  # type: ignore[misc]
         super().__init__(lambda: wait(value), interface=object)
         self._self_value = value
         self._self_leaf = leaf
+
+    def __wrapped_get__(self) -> Any:
+        """The value; waits for it without holding a lock.
+
+        The base class would hold one of the whole class meanwhile: a branch that waits for a later value
+        could keep another one from the value that it needs to go on.
+        """
+        found: Any = self.__wrapped_factory__()
+        with _found:
+            if not self.__wrapped_get_called__:
+                self.__wrapped__ = found
+                self.__wrapped_get_called__ = True
+            return self.__wrapped__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     @classmethod
     def __torch_function__(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose_exec.readiness import TaskId
-from rose_exec.refs import Output, Rows, Slice, Value, is_deferred
+from rose_exec.refs import Output, Rows, Slice, Value, describe, is_deferred
 from rose_exec.sanitizer.memory import Regions, memory_of
 from rose_exec.sanitizer.order import Clocks
 from rose_exec.sanitizer.touches import Touch
@@ -89,6 +89,6 @@ def outputs_of(value: Value) -> Iterator[Output]:
 
 def deferred_values(tree: Any) -> Iterator[Value]:
     """Values behind the deferred leaves of a tree; never waits."""
-    for leaf in pytree.flatten(tree)[0]:
+    for leaf in pytree.flatten(tree, describe)[0]:
         if is_deferred(leaf):
             yield leaf._self_value  # noqa: SLF001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from rose_exec.fuzz import fuzz
 from rose_exec.policies import RandomOrder, Step, in_program_order
 from rose_exec.readiness import Readiness, Submission, TaskId
+from rose_exec.refs import Immediate, defer
 from rose_trace.legality import AccessSet
+from rose_trace.pytree import Leaf
 from tests.rose_exec import programs
-from tests.rose_exec.failing import ROWS
+from tests.rose_exec.failing import ROWS, Program
 from tests.rose_exec.observe import observed_plan
 from tests.rose_exec.sanitizer import wrong
 from tests.rose_exec.test_programs import with_functions_and_fences, with_suspended_calls
@@ -96,3 +99,30 @@ def test_policies() -> None:
     assert picked == [RandomOrder(seed)(steps(0, 1, 2, 3)).task for seed in range(40)]
     alone = RandomOrder(1)
     assert [alone(steps(7)).task for _ in range(30)] == [7] * 30  # a delay holds up nothing alone
+
+
+def test_branches_that_use_values_in_glue_do_not_hold_each_other_up() -> None:
+    plan = observed_plan(lambda: Program().iteration, *TRANSFORMS, rows=ROWS)
+
+    def run(built: Program, index: int) -> Any:
+        return built.iteration()
+
+    found = fuzz(Program, run, plan=plan, seeds=range(4))
+    assert found.differences == ()
+
+
+def test_waiting_for_one_value_does_not_hold_up_another() -> None:
+    ready = threading.Event()
+
+    def wait(value: Any) -> Any:
+        if value.value == "first":
+            assert ready.wait(30)
+        return value.get()
+
+    first, second = (defer(Immediate(text), Leaf("str"), wait) for text in ("first", "second"))
+    waiting = threading.Thread(target=lambda: str(first))
+    waiting.start()
+    assert str(second) == "second"
+    ready.set()
+    waiting.join()
+    assert str(first) == "first"
