@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,6 +87,11 @@ class Driver:
         """Called before each RL iteration, outside any task."""
         self.serial = False
         """Whether everything runs in program order, on the same components: the fallback."""
+
+    @property
+    def lost(self) -> Mapping[str, tuple[str, str]]:
+        """Component and worker of each state that ended with a worker, by state."""
+        return self._calls.revival.lost
 
     # Resolver -----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import statistics
 import threading
 import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -157,6 +158,7 @@ class Shapes:
     )
     _begun: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
     _iteration: int = 0
+    _watched: weakref.WeakSet[Any] = field(default_factory=lambda: weakref.WeakSet[Any]())
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -171,7 +173,10 @@ class Shapes:
         self._iteration += 1
 
     def watch(self, worker: Any) -> None:
-        """Look at every job of a worker."""
+        """Look at every job of a worker, from its first time here on."""
+        if worker in self._watched:
+            return
+        self._watched.add(worker)
         run: Callable[[Job], Future[Answer]] = worker.run
 
         def watched(job: Job) -> Future[Answer]:

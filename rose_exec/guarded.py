@@ -54,6 +54,8 @@ class GuardedDriver(Driver):
         order = self._guard.next_order()
         if self._shapes is not None:
             self._shapes.next_iteration()
+            for worker in self._placement.workers.values():  # one that ended was replaced
+                self._shapes.watch(worker)
         refused = False
         check = self.before_iteration
 
@@ -103,9 +105,6 @@ class GuardedReplay(Replay):
         if self.guard is None:
             return super()._drive(plan, accesses)
         shapes = Shapes(plan, self.guard.drop) if self.guard.settings.shapes else None
-        if shapes is not None:
-            for worker in self._placement.workers.values():
-                shapes.watch(worker)
         return GuardedDriver(
             self.guard, shapes, self._fall_back, plan, self._placement, accesses, self._threads
         )

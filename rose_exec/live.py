@@ -18,6 +18,7 @@ from rose_exec.guard import Guard
 from rose_exec.guarded import GuardedReplay
 from rose_exec.handover import NotCarried
 from rose_exec.placement import Home, Placement
+from rose_exec.revival import StateLost
 from rose_exec.workers import Answer, Job
 from rose_opt.plan import Plan, PlanRefused
 from rose_trace import generators, pytree
@@ -154,12 +155,24 @@ class LiveReplay(GuardedReplay):
                 super().__exit__(kind, error, trace)
 
     def fetch(self, name: str) -> bytes | None:
-        """The present state of a component that lives in a worker; ``None`` for one that is here."""
+        """The present state of a component that lives in a worker; ``None`` for one that is here.
+
+        Raises:
+            StateLost: If it ended with its worker.
+        """
         home = self._home(name)
         if name not in self._away or home is None:
             return None
         if len(home.residents) > 1:  # several pieces move only where no iteration changes them
             return self._constant.get(name)
+        gone = (
+            [] if self._driver is None else [w for c, w in self._driver.lost.values() if c == name]
+        )
+        if gone:
+            raise StateLost(
+                f"Component {name}: expected its state, got a component built again because worker {gone[0]} ended. "
+                "Go on from a checkpoint."
+            )
         worker, resident = home.residents[0]
         return _result(_run(self._placement, worker, resident, handover.save))
 
@@ -208,7 +221,12 @@ class LiveReplay(GuardedReplay):
                 try:
                     state = self.fetch(name)
                 except Exception as error:
-                    lost = error if self._live.boundary.carried(name) else lost
+                    if self._live.boundary.carried(name):
+                        lost = error
+                        error.add_note(
+                            f"Component {name}: its state is lost with its worker; in the program it is what it was "
+                            "before the session."
+                        )
             handover.put_back(member.component, self._away.pop(name))
             member.instance.home = None
             if state is not None:

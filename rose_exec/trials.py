@@ -20,6 +20,7 @@ from rose_exec.live import LiveProgram, LiveReplay, Saved, load_copies
 from rose_exec.native import UnannouncedAccess
 from rose_exec.readiness import OrderViolation
 from rose_exec.replay import Replay
+from rose_exec.revival import StateLost
 from rose_exec.stopwatch import (
     Laps,
     NativeStopwatch,
@@ -38,6 +39,7 @@ from rose_trace.component import Program, program
 from rose_trace.legality import AccessSet
 
 OURS = (
+    StateLost,
     StructureChanged,
     UnannouncedAccess,
     OrderViolation,
@@ -73,6 +75,7 @@ class Training:
     next_index: int = 0
     clock: Callable[[], int] = time.perf_counter_ns
     notes: list[str] = field(default_factory=list[str])
+    _saved: tuple[int, Saved] | None = None
 
     @property
     def restorable(self) -> bool:
@@ -94,21 +97,41 @@ class Training:
             Its duration [ns].
         """
         index, drawn = self.next_index, generators.capture()
-        saved = self.program.save(session) if self.program is not None and self.restorable else None
+        saved = self.state(session)
         try:
             synchronize()
             start = self.clock()
             result = run(lambda: self.iteration(*self.arguments(index)))
             synchronize()
             taken = self.clock() - start
+            after = None if session is None else self._save(session)  # its workers may not last
             self.next_index = index + 1
         except BaseException:
             if self.next_index == index:
                 self._take_back(saved, session)
                 generators.restore(drawn)
             raise
+        self._saved = None if after is None else (self.next_index, after)
         self.on_iteration(index, result)
         return taken
+
+    def state(self, session: LiveReplay | None = None) -> Saved | None:
+        """The present state of training, saved once per iteration; ``None`` where that is impossible."""
+        if self._saved is None or self._saved[0] != self.next_index:
+            self._saved = None
+            saved = self._save(session)
+            self._saved = None if saved is None else (self.next_index, saved)
+        return None if self._saved is None else self._saved[1]
+
+    def recover(self) -> None:
+        """A session has failed: put the program where training is."""
+        if self.program is not None and self._saved is not None:
+            at, saved = self._saved
+            if at == self.next_index:
+                self.program.restore(saved)
+
+    def _save(self, session: LiveReplay | None) -> Saved | None:
+        return self.program.save(session) if self.program is not None and self.restorable else None
 
     def _take_back(self, saved: Saved | None, session: LiveReplay | None) -> None:
         live = self.program
@@ -150,7 +173,6 @@ class LiveMeasurer:
     _beside: set[str] = field(default_factory=set[str])
     _baseline: dict[str, int] = field(default_factory=dict[str, int])
     _whole: dict[str, int] = field(default_factory=dict[str, int])
-    _saved: tuple[int, Saved] | None = None
 
     def __post_init__(self) -> None:
         if self.build is None:
@@ -176,10 +198,15 @@ class LiveMeasurer:
             if plan.kept_native:
                 return IterationMeasurement(self._timed(plan, "iteration", None))
             live.check(plan)
-            with session:
-                for _ in range(self.warm_up):
-                    self._timed(plan, "warm-up", session)
-                return IterationMeasurement(self._timed(plan, "iteration", session))
+            try:
+                with session:
+                    for _ in range(self.warm_up):
+                        self._timed(plan, "warm-up", session)
+                    taken = self._timed(plan, "iteration", session)
+            except BaseException:
+                self.training.recover()
+                raise
+            return IterationMeasurement(taken)
         except Exception as error:
             if not isinstance(error, OURS) and not _out_of_memory(error):
                 raise
@@ -274,13 +301,10 @@ class LiveMeasurer:
         return self.build()
 
     def _states(self) -> Saved:
-        """The present states of training, saved once per iteration."""
-        live, index = self.training.program, self.training.next_index
-        assert live is not None
-        if self._saved is None or self._saved[0] != index:
-            self._saved = None
-            self._saved = index, live.save()
-        return self._saved[1]
+        """The present states of training, for copies."""
+        saved = self.training.state()
+        assert saved is not None, "there are copies only where states can be saved"
+        return saved
 
     def _no_copies(self, why: str) -> None:
         self.build = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -358,6 +359,67 @@ def test_an_error_of_the_program_passes_and_is_taken_back(
     assert len(kept) == at
     kept.append(iteration())
     assert_identical(kept, native(at + 1))
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["within", "at the end"])
+def test_a_worker_that_dies_takes_nothing_with_it(tmp_path: Path, counted: bool) -> None:
+    """Learning lives in a worker that is killed between two iterations, or after the last one."""
+    search = offered()
+    search.plans[REWIRE] = observed_plan(programs.build, REWIRE, processes=("trainer",))
+    with program():
+        iteration = programs.build()
+    results: list[Any] = []
+
+    def kept(index: int, result: Any) -> None:
+        results.append(result)
+        if index == (4 if counted else 3):
+            for child in multiprocessing.active_children():
+                child.kill()
+                child.join()
+
+    tuning = tune(
+        iteration,
+        folder=tmp_path,
+        search=lambda _: search,
+        on_iteration=kept,
+        settings=TuneSettings(activity="none", clock=PlansAreFaster()),
+    )
+    assert tuning.plan is not None
+    assert tuning.plan.kept_native
+    assert len(results) == tuning.iterations == (5 if counted else 4)
+    failed = [entry for entry in entries(tmp_path) if entry["decision"].startswith("failed: ")]
+    assert (
+        "worker trainer ended" in failed[0]["decision"].lower()
+        or "signal 9" in failed[0]["decision"]
+    )
+    results += [iteration(), iteration()]
+    assert_identical(results, native(len(results)))
+
+
+def test_copies_begin_where_training_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = offered()
+    trainers: list[Any] = []
+    begun: list[bool] = []
+
+    def watched() -> Callable[..., Any]:
+        made = programs.build()
+        begun.append(False)
+        return made
+
+    def read(trainer: Any) -> Any:
+        if trainer not in trainers:
+            trainers.append(trainer)
+            if len(trainers) > 1:  # the first thing that a copy reads
+                here, there = trainers[0].__dict__["weights"], trainer.__dict__["weights"]
+                begun.append(bool((here == there).all() and (here != 1.0).all()))
+        return trainer.__dict__["weights"]
+
+    def write(trainer: Any, value: Any) -> None:
+        trainer.__dict__["weights"] = value
+
+    monkeypatch.setattr(programs.Trainer, "weights", property(read, write), raising=False)
+    run(tmp_path, search, build=watched)
+    assert begun == [False, True, False, True]  # a baseline and an alternative
 
 
 @pytest.mark.parametrize("processes", [(), ("trainer",)], ids=["here", "in a process"])
