@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from rose_exec.copies import copied, strides_of_copy
 from rose_exec.memory import HOST, Held, here
 
 
@@ -63,7 +64,7 @@ Wire = Object | Blob | Held | Concat | Rows
 def decode(wire: Wire) -> Any:
     """The value that `wire` describes, for its consumer alone; follow with `here().fence()`."""
     value, shared = _open(wire)
-    return _copy(value) if shared else value
+    return copied(value) if shared else value
 
 
 def _open(wire: Wire) -> tuple[Any, bool]:
@@ -76,19 +77,15 @@ def _open(wire: Wire) -> tuple[Any, bool]:
         case Blob(data):
             return pickle.loads(data), False
         case Held():
-            value = here().view(wire)
+            value, laid = here().view(wire), wire.layout.laid
             if wire.layout.requires_grad:
-                return _copy(value).requires_grad_(), False
-            return value, True
+                return copied(value, laid).requires_grad_(), False
+            return (value, True) if laid is None else (copied(value, laid), False)
         case Concat(parts):
             return concatenate([_open(part)[0] for part in parts]), False
         case Rows(whole, start, stop):
             value, shared = _open(whole)
             return value[start:stop], shared
-
-
-def _copy(value: Any) -> Any:
-    return value.copy() if type(value) is np.ndarray else value.clone()
 
 
 def _order(value: Any, stream: Any, event: Any) -> None:
@@ -215,11 +212,17 @@ class _Pickler(pickle.Pickler):
             tuple(obj.shape),
             obj.requires_grad,
             device,
+            strides_of_copy(obj),
         )
 
 
 def _tensor(
-    bits: Any, dtype: str, shape: tuple[int, ...], requires_grad: bool, device: str = ""
+    bits: Any,
+    dtype: str,
+    shape: tuple[int, ...],
+    requires_grad: bool,
+    device: str = "",
+    strides: tuple[int, ...] | None = None,
 ) -> Any:
     import torch
 
@@ -229,4 +232,5 @@ def _tensor(
     else:
         array = bits if bits.flags.writeable else bits.copy()
         made = torch.from_numpy(array).view(kind).view(shape)  # pyright: ignore[reportUnknownMemberType]
-    return (made.to(device) if device else made).requires_grad_(requires_grad)
+    made = made.to(device) if device else made
+    return (made if strides is None else copied(made, strides)).requires_grad_(requires_grad)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rose_exec.copies import strides_of_copy
 from rose_exec.memory.arena import Place
 from rose_exec.memory.chunk import ChunkId
 
@@ -25,6 +26,7 @@ class Layout(NamedTuple):
         strides: Strides of a tensor [elements]; ``None`` for the last axis first. An array has ``(0,)``
             where its first axis is the fastest.
         requires_grad: Whether a tensor records gradients.
+        laid: Strides that a reader's copy takes over from the original, where those have holes.
     """
 
     array: bool
@@ -32,6 +34,7 @@ class Layout(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
     requires_grad: bool = False
+    laid: tuple[int, ...] | None = None
 
     def view(self, data: Any) -> Any:
         """The tensor or array over its bytes.
@@ -118,6 +121,7 @@ def _held(
     shape: tuple[int, ...],
     strides: tuple[int, ...] | None,
     requires_grad: bool,
+    laid: tuple[int, ...] | None,
     *ready: Any,
 ) -> Held:
     return Held(
@@ -125,7 +129,7 @@ def _held(
         Place(chunk, offset, used),
         nbytes,
         device,
-        Layout(array, dtype, shape, strides, requires_grad),
+        Layout(array, dtype, shape, strides, requires_grad, laid),
         Ready(*ready) if ready else None,
     )
 
@@ -140,5 +144,13 @@ def layout_of(leaf: Any) -> Layout:
     strides = None
     if not leaf.is_contiguous():
         strides = torch.empty_like(leaf, device="meta").stride()
+    laid = strides_of_copy(leaf)
     name = str(leaf.dtype).removeprefix("torch.")
-    return Layout(False, name, tuple(leaf.shape), strides, leaf.requires_grad)
+    return Layout(
+        False,
+        name,
+        tuple(leaf.shape),
+        strides,
+        leaf.requires_grad,
+        None if laid == strides else laid,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from rose_exec.copies import copied
 from rose_exec.memory.device import Cuda, Device
 from rose_exec.memory.held import Held
 from rose_exec.memory.inbox import Inbox
@@ -51,7 +52,7 @@ class Memory:
     def save(self, held: Held) -> None:
         """Keep a copy of a value whose process is about to end; waits for it."""
         value = self.view(held)
-        held.saved = value.copy() if held.layout.array else value.clone()
+        held.saved = copied(value, held.layout.laid)
         self.fence()
         self.inbox.wait()
 

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
 from rose_exec import wire
+from rose_exec.copies import copied
 from rose_exec.memory import here
 from rose_exec.native import Running, running
 from rose_exec.workers.ambient import Ambient, applied
@@ -112,9 +115,8 @@ class Residence:
 def isolate(leaf: Any) -> Any:
     """A copy of a tensor or array, so that a later update of a live one is not seen by its readers."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(leaf, torch.Tensor):
-        return leaf.clone()
-    return leaf.copy() if type(leaf).__module__ == "numpy" and hasattr(leaf, "copy") else leaf
+    tensor = torch is not None and isinstance(leaf, torch.Tensor)
+    return copied(leaf) if tensor or type(leaf) is np.ndarray else leaf
 
 
 def _plain(resident: str, name: str, value: Any) -> Any:
