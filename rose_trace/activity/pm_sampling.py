@@ -145,7 +145,7 @@ class _Sidecar:
         if self._reader is not None:
             self.end()
             self.joined()
-        elif self._process.returncode is None:
+        elif self._process.stdout is not None and not self._process.stdout.closed:
             self._process.communicate()
 
     def _read(self, write: Callable[[tuple[str, int, int, float]], None]) -> None:
