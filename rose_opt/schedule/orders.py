@@ -11,6 +11,7 @@ n - distance. A distance may be negative; every cycle has a positive total.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,10 +81,10 @@ def cyclic_orders(problem: LoopProblem, schedule: ModuloSchedule) -> CyclicOrder
             edges.add(_edge(before, after, schedule.period_ns, "capacity"))
     engines = _engine_orders(schedule)
     for order in engines.values():
-        for before, after in zip(order, order[1:] + order[:1], strict=True):
-            if before != after:
-                pair = schedule.by_id[before], schedule.by_id[after]
-                edges.add(_edge(*pair, schedule.period_ns, "engine"))
+        # Every pair, not neighbours alone: in the first steps what lies between them does not run yet.
+        for before, after in itertools.permutations(order, 2):
+            pair = schedule.by_id[before], schedule.by_id[after]
+            edges.add(_edge(*pair, schedule.period_ns, "engine"))
     lag_caps: dict[tuple[int, int], int] = {}
     for ahead in problem.chains:
         for behind in problem.chains:

@@ -3,4 +3,4 @@
 SELECT path, round(cores_used, 3) AS cores_used, threads, cpu_ns, mean_ns, per_iteration_ns
 FROM nodes
 WHERE leaf AND cores_used IS NOT NULL
-ORDER BY cores_used DESC, path;
+ORDER BY nodes.cores_used DESC, path;

@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose_opt.schedule import (
+    Capacity,
     CyclicOrders,
     LoopProblem,
+    Mode,
     ModuloSchedule,
     OrderEdge,
+    Phase,
     PhaseId,
     cyclic_orders,
     least_period_ns,
@@ -123,6 +126,18 @@ def test_a_group_stays_within_its_lag_cap() -> None:
             if step - cap < 12:
                 end = times[PhaseId(behind, "simulate"), step - cap][1]
                 assert times[PhaseId(ahead, "observe"), step][0] >= end
+
+
+def test_first_steps_are_in_order_where_their_neighbours_in_the_cycle_do_not_run_yet() -> None:
+    def chain(group: int) -> tuple[Phase, ...]:
+        phases = (("p0", "w1", 1), ("p1", "w0", 7), ("p2", "w1", 1))
+        return tuple(Phase(name, engine, (Mode(ns),), group) for name, engine, ns in phases)
+
+    problem = LoopProblem((chain(0), chain(1)), 1, Capacity())
+    schedule = solve_modulo(problem, SolverSettings(deterministic_s=0.1, gap=0.0))
+    orders = cyclic_orders(problem, schedule)
+    durations = {placed.id: placed.duration_ns for placed in schedule.placed}
+    check_engines(runs_of(problem, schedule, replay(orders.edges, jittered(0, durations, 0.0), 5)))
 
 
 @settings(max_examples=30, deadline=None)
