@@ -133,6 +133,7 @@ def test_memory_that_became_too_small_is_given_back(two: list[ProcessWorker]) ->
     assert plain(ask(first, requests.chunks)) == 1
 
 
+@pytest.mark.slow
 def test_values_outlive_a_session_that_ends() -> None:
     with workers(1) as made:
         answer = ask(made[0], requests.ramp, COUNT)

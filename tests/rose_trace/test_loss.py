@@ -42,7 +42,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_small_run_of_the_benchmark_loses_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "benchmarks/trace_loss", "--json", "--invocations=40000", "--kills=6"],
+        [sys.executable, "benchmarks/trace_loss", "--json", "--invocations=8000", "--kills=3"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -51,8 +51,8 @@ def test_a_small_run_of_the_benchmark_loses_nothing() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    assert (result["written"], result["read"]) == (40_000, 40_000)
-    assert (result["kills"], result["kills_recovered"], result["wrong"]) == (6, 6, [])
+    assert (result["written"], result["read"]) == (8_000, 8_000)
+    assert (result["kills"], result["kills_recovered"], result["wrong"]) == (3, 3, [])
     assert (result["threads"], result["processes"]) == (32, 4)
     assert result["kills_hit"]["recording"] >= 1
 

@@ -165,6 +165,7 @@ class _Blocked(SpanExporter):
     def shutdown(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_a_blocked_exporter_loses_spans_and_says_so_but_the_file_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -157,6 +157,7 @@ def test_random_programs_have_legal_rewrites_of_every_kind() -> None:
     assert seen == {split, chains, ("rewire",), (*split, "rewire"), (*chains, "rewire")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["groups", "conflicts", "rows", "inheriting", "instances"])
 def test_without_a_rule_wrong_rewrites_get_through(
     rule: str, monkeypatch: pytest.MonkeyPatch
