@@ -142,6 +142,7 @@ def test_values_outlive_a_session_that_ends() -> None:
         assert plain(ask(made[0], requests.total, answer.leaves[0])) > 0
 
 
+@pytest.mark.slow
 def test_host_values_outlive_a_worker_that_dies() -> None:
     with workers(2) as made:
         answer = ask(made[0], requests.ramp, COUNT)

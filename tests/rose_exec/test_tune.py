@@ -535,6 +535,7 @@ def test_quotas_are_searched_where_a_backend_is_given(tmp_path: Path) -> None:
     assert len(told) == len(tuning.quota.trials) + 1
 
 
+@pytest.mark.slow
 def test_the_planner_is_found_by_itself(tmp_path: Path) -> None:
     tuning, results, _ = run(tmp_path, None, max_alternatives=1, clock=PlansAreFaster(10, 10))
     assert tuning.iterations == 4  # one of them probed
