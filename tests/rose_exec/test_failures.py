@@ -185,15 +185,6 @@ def test_a_failed_node_goes_before_glue_that_comes_later(split: Pair) -> None:
 
 
 def test_an_interrupt_passes_through(split: Pair) -> None:
-    # A background job starts with interrupts ignored, and then Python installs no handler.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        interrupt(split)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def interrupt(split: Pair) -> None:
     split.overlap()
     split.order(orders={(0, 1): ("interrupt",)})
     with pytest.raises(KeyboardInterrupt, match="told to"):
