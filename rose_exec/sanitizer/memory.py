@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-
-from rose_exec.digest import is_array, is_tensor
 from rose_exec.sanitizer.watch import Leaf
 
 
@@ -41,20 +37,3 @@ class Regions:
             found += [path for low, high, path in inside if low < stop and start < high]
             index += 1
         return found
-
-
-def memory_of(value: Any) -> tuple[int, int] | None:
-    """Address range of a tensor or array; ``None`` for anything else."""
-    try:
-        if is_tensor(value):
-            if not value.numel():
-                return None
-            start = int(value.data_ptr())
-            extent = sum((n - 1) * abs(s) for n, s in zip(value.shape, value.stride(), strict=True))
-            return start, start + (extent + 1) * value.element_size()
-        if is_array(value) and value.size:
-            low, high = np.lib.array_utils.byte_bounds(value)
-            return int(low), int(high)
-    except (RuntimeError, NotImplementedError):
-        return None
-    return None

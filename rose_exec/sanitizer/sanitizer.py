@@ -26,12 +26,12 @@ from rose_exec.sanitizer.body import Body, invocation_of
 from rose_exec.sanitizer.findings import Checks, Finding, SanitizerError, SanitizerWarning
 from rose_exec.sanitizer.handed import Handed, deferred_values
 from rose_exec.sanitizer.kept import Kept
-from rose_exec.sanitizer.memory import memory_of
 from rose_exec.sanitizer.order import Order
 from rose_exec.sanitizer.reads import AttributeReads, memory_reads
 from rose_exec.sanitizer.touches import Touch, Touches
 from rose_exec.sanitizer.trials import Inconclusive, RefreshTrial, RowsTrial, Trials
 from rose_exec.sanitizer.verdicts import Verdicts
+from rose_exec.sanitizer.watch import memory_of
 from rose_exec.stepper import Stepper
 from rose_exec.tasks import Task
 from rose_exec.workers import Job

@@ -195,13 +195,7 @@ class _Walk:
         """Look at a tensor and its gradient."""
         try:
             start = int(value.data_ptr())
-            if value.numel():
-                extent = sum(
-                    (n - 1) * abs(s) for n, s in zip(value.shape, value.stride(), strict=True)
-                )
-                stop = start + (extent + 1) * value.element_size()
-            else:
-                stop = start
+            _, stop = memory_of(value) or (start, start)
             sampled = value.numel() * value.element_size() > self.watch.full_bytes
             version = int(value._version) if sampled and not value.is_inference() else 0  # noqa: SLF001
             self.leaf(path, "tensor", digest(value, self.watch.full_bytes), start, stop, version)
@@ -316,3 +310,20 @@ def _attributes(value: Any) -> dict[str, Any]:
                 found[name] = getattr(value, name)
     found |= getattr(value, "__dict__", {})
     return {k: v for k, v in found.items() if k != "_rose_instance"}
+
+
+def memory_of(value: Any) -> tuple[int, int] | None:
+    """Address range of a tensor or array; ``None`` for anything else."""
+    try:
+        if is_tensor(value):
+            if not value.numel():
+                return None
+            start = int(value.data_ptr())
+            extent = sum((n - 1) * abs(s) for n, s in zip(value.shape, value.stride(), strict=True))
+            return start, start + (extent + 1) * value.element_size()
+        if is_array(value) and value.size:
+            low, high = np.lib.array_utils.byte_bounds(value)
+            return int(low), int(high)
+    except (RuntimeError, NotImplementedError):
+        return None
+    return None

@@ -23,22 +23,12 @@ from rose_trace.component import program
 from tests.gpu.worker_programs import Training, broken, filled, slow_ramp, slow_total
 from tests.rose_exec import worker_requests as requests
 from tests.rose_exec.observe import observed_plan
-from tests.rose_exec.worker_requests import ask, plain
+from tests.rose_exec.worker_requests import ask, plain, workers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 MIB = 1 << 20
 SIZES = {"1 KB": 256, "1 MB": 1 << 18, "100 MB": 25 << 20}
-
-
-@contextlib.contextmanager
-def workers(count: int) -> Generator[list[ProcessWorker]]:
-    made = [ProcessWorker(f"worker-{k}", frozenset()) for k in range(count)]
-    try:
-        yield made
-    finally:
-        for worker in made:
-            worker.close()
 
 
 @pytest.fixture(scope="module")

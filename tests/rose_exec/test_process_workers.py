@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import psutil
@@ -18,19 +18,9 @@ from rose_exec.wire import Blob, Concat, Object, Rows, Wire, decode
 from rose_exec.workers.inline import InlineWorker
 from rose_exec.workers.process import ProcessWorker, WorkerDied
 from tests.rose_exec import worker_requests as requests
-from tests.rose_exec.worker_requests import ask, plain
+from tests.rose_exec.worker_requests import ask, plain, workers
 
 COUNT = 100_000  # 400 kB: shared
-
-
-@contextlib.contextmanager
-def workers(count: int) -> Generator[list[ProcessWorker]]:
-    made = [ProcessWorker(f"worker-{k}", frozenset()) for k in range(count)]
-    try:
-        yield made
-    finally:
-        for worker in made:
-            worker.close()
 
 
 @pytest.fixture(scope="module")

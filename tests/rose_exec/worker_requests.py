@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -17,6 +18,17 @@ from rose_exec.workers.process import ProcessWorker
 from rose_trace import pytree
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Generator[list[ProcessWorker]]:
+    """Process workers, closed at the end."""
+    made = [ProcessWorker(f"worker-{k}", frozenset()) for k in range(count)]
+    try:
+        yield made
+    finally:
+        for worker in made:
+            worker.close()
 
 
 def job(function: Callable[..., Any], *args: Any) -> Job:

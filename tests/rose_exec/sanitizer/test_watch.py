@@ -14,8 +14,8 @@ from torch import nn
 import rose_trace as rose
 from rose_exec.sanitizer.copies import copied
 from rose_exec.sanitizer.kept import Kept
-from rose_exec.sanitizer.memory import Regions, memory_of
-from rose_exec.sanitizer.watch import Leaf, Watch
+from rose_exec.sanitizer.memory import Regions
+from rose_exec.sanitizer.watch import Leaf, Watch, memory_of
 from rose_trace.component import instance_of
 from rose_trace.rng import RowGenerator
 
