@@ -92,11 +92,12 @@ def test_merges_and_slices_are_carried_out_by_the_consumer(two: list[ProcessWork
 
 
 def test_what_the_program_sends_is_shared_until_it_has_been_read(two: list[ProcessWorker]) -> None:
+    before = requests.used_bytes()  # of programs that other tests still hold
     value = np.arange(float(COUNT))
     answer = two[0].run(requests.job(np.sum, value)).result(120)
     assert plain(answer) == value.sum()
     gc.collect()
-    assert requests.used_bytes() == 0
+    assert requests.used_bytes() <= before
 
 
 def test_layout_and_gradients_arrive(two: list[ProcessWorker]) -> None:
