@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,13 @@ def is_array(value: Any) -> bool:
     return derives(class_of(value), np.ndarray)
 
 
-def content(value: Any) -> Any | None:
-    """The bytes of a tensor or array as a flat uint8 array; ``None`` where it has none to look at."""
+def content(value: Any, full_bytes: int | None = None) -> Any | None:
+    """The bytes of a tensor or array as a flat uint8 array; ``None`` where it has none to look at.
+
+    Args:
+        value: Anything. Of a tensor on a device, its current stream there is waited for, nothing else.
+        full_bytes: Of longer contents only samples are given; those of a device are taken there.
+    """
     if is_tensor(value):
         torch: Any = sys.modules["torch"]
         if value.layout is not torch.strided or value.device.type == "meta" or value.is_quantized:
@@ -37,25 +43,34 @@ def content(value: Any) -> Any | None:
         with torch.no_grad():
             plain = value.detach()
             plain = plain.resolve_conj().resolve_neg() if plain.is_complex() else plain
-            return plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            if plain.is_contiguous() and full_bytes is not None:
+                flat = plain.reshape(-1).view(torch.uint8)
+                return _sampled(flat, full_bytes, torch.cat).cpu().numpy()
+            data = plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _sampled(data, full_bytes, np.concatenate)
     if is_array(value) and not value.dtype.hasobject:
-        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return _sampled(data, full_bytes, np.concatenate)
     return None
 
 
-def digest_bytes(data: Any, full_bytes: int | None = None) -> str:
+def _sampled(data: Any, full_bytes: int | None, join: Callable[[list[Any]], Any]) -> Any:
+    """Both ends and evenly spaced blocks of what is longer than `full_bytes`; all of the rest."""
+    if full_bytes is None or len(data) <= max(full_bytes, SAMPLE_BYTES):
+        return data
+    starts = np.linspace(0, len(data) - SAMPLE_BYTES, SAMPLES).astype(np.int64).tolist()
+    return join([data[start : start + SAMPLE_BYTES] for start in starts])
+
+
+def digest_bytes(data: Any) -> str:
     """Digest of a flat uint8 array.
 
     Args:
         data: The bytes. Shape: [n].
-        full_bytes: Longer contents are sampled: both ends and evenly spaced blocks; ``None`` never.
 
     Returns:
         16 hexadecimal digits.
     """
-    if full_bytes is not None and len(data) > full_bytes:
-        starts = np.linspace(0, len(data) - SAMPLE_BYTES, SAMPLES).astype(np.int64)
-        data = np.concatenate([data[start : start + SAMPLE_BYTES] for start in starts])
     return hashlib.blake2b(memoryview(data), digest_size=8).hexdigest()
 
 
@@ -69,9 +84,9 @@ def digest(value: Any, full_bytes: int | None = None) -> str:
     Returns:
         The digest; of an object that cannot be looked into, its type alone.
     """
-    data = content(value)
+    data = content(value, full_bytes)
     if data is not None:
-        bits = digest_bytes(data, full_bytes)
+        bits = digest_bytes(data)
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}:{bits}"
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
         text = f"{class_of(value).__name__}:{value!r}"

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rose_exec import wire
+from rose_exec import streams, wire
 from rose_exec.policies import Policy, Step
 from rose_exec.readiness import StrandId, Submission, TaskId
 from rose_exec.tasks import Task
@@ -165,9 +165,11 @@ class Stepper:
         answer: Answer | None = None
         error: BaseException | None = None
         try:
-            result = self._bodies.run(started.task, started.submission, started.execute)
-            answer = started.answer(result)
-            self._bodies.answered(item, result, answer.leaves)
+            with streams.current(started.job.stream):
+                result = self._bodies.run(started.task, started.submission, started.execute)
+                answer = started.answer(result)
+                self._bodies.answered(item, result, answer.leaves)
+                streams.wait(pytree.flatten(result)[0])  # its consumers may be on other streams
         except BaseException as raised:
             error = raised
         with self._lock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rose_exec import streams
 from rose_exec.sanitizer.memory import Regions
 from rose_exec.sanitizer.watch import Leaf, Watch
 from rose_trace import generators
@@ -35,7 +36,11 @@ class Kept:
         self._drawn = generators.capture()
 
     def look(self) -> tuple[list[tuple[str, bool]], tuple[str, ...]]:
-        """Look at everything; returns what changed, whether in place, and the generators drawn from."""
+        """Look at everything; returns what changed, whether in place, and the generators drawn from.
+
+        What this thread has submitted to its device is waited for: it may write host memory, too.
+        """
+        streams.wait()
         seen = self.watch.look()
         drawn = generators.capture()
         before = self.seen

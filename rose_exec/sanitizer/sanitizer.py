@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose_exec import wire
+from rose_exec import streams, wire
 from rose_exec.digest import digest
 from rose_exec.native import observer
 from rose_exec.policies import RandomOrder, in_program_order
@@ -197,11 +197,20 @@ class Sanitizer(Stepper):
         """Run one body: look, run, look, and try again where a trial is due."""
         if self._trying or self._task is None or node.suspends:
             return run()
+        if streams.capturing():  # the node that captures answers for what is recorded
+            self._captured(node, args)
+            return run()
         outer, self._listening = self._listening, False
         try:
             return self._observed(node, args, kwargs, run)
         finally:
             self._listening = outer
+
+    def _captured(self, node: ExecutionNode, args: tuple[Any, ...]) -> None:
+        """Let a node be that runs while its caller captures a CUDA graph."""
+        name = node.full_name(node.instance_of(args))
+        path = f"{self._stack[-1].path}/{name}" if self._stack else name
+        self.notes.setdefault(path, "runs while a CUDA graph is captured, unwatched")
 
     def _observed(
         self,
@@ -252,11 +261,13 @@ class Sanitizer(Stepper):
         return body
 
     def _leave(self, body: Body) -> None:
-        self._attribute(body)
-        if body.silent and body.children:
-            for path in body.pending:
-                self._verdicts.add(messages.glue_writes(path, body.path, body.invocation))
-        self._stack.pop()
+        try:
+            self._attribute(body)
+            if body.silent and body.children:
+                for path in body.pending:
+                    self._verdicts.add(messages.glue_writes(path, body.path, body.invocation))
+        finally:
+            self._stack.pop()
         if self._stack:
             self._stack[-1].wrote |= body.wrote
 
@@ -298,10 +309,11 @@ class Sanitizer(Stepper):
     # Reads --------------------------------------------------------------------------------------
 
     def _reader(self) -> Body | None:
-        listening = self._listening and threading.get_ident() == self._thread_id
-        return self._stack[-1] if listening else None
+        return self._stack[-1] if self._listening else None
 
     def _read_attribute(self, component: Any, name: str) -> None:
+        if threading.get_ident() != self._thread_id:  # glue may go on meanwhile
+            return
         body = self._reader()
         label = self._kept.labels.get(id(component))
         if body is None or label is None:
@@ -316,6 +328,7 @@ class Sanitizer(Stepper):
         self._now.touches.add_attribute(place, touch)
 
     def _read_memory(self, start: int, stop: int) -> None:
+        """An operation of the body: autograd runs those of a device in a thread of its own."""
         body = self._reader()
         if body is None:
             return

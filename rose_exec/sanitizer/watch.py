@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from rose_exec import streams
 from rose_exec.digest import FULL_BYTES, digest, digest_bytes, is_array, is_tensor
 from rose_exec.refs import is_deferred
 from rose_exec.sanitizer.reach import Reached, class_data, reachable
@@ -201,7 +202,9 @@ class _Walk:
             self.leaf(path, "tensor", digest(value, self.watch.full_bytes), start, stop, version)
             if value.is_leaf and value.grad is not None:
                 self.value(f"{path}.grad", value.grad, depth + 1)
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError) as error:
+            if streams.is_device_error(error):
+                raise  # of the body that has just ended: its device only tells now
             self.watch.unseen[path] = class_of(value).__qualname__
 
     def array(self, path: str, value: Any, depth: int) -> None:
