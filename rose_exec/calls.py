@@ -20,7 +20,7 @@ from rose_exec.split import merge_trees, slice_arguments
 from rose_exec.suspended import resumed_after
 from rose_exec.tasks import Task, Tasks, with_rows
 from rose_exec.workers import Job, ambient
-from rose_opt.plan import Plan, PlanNode, PlanRefused, subtree_accesses
+from rose_opt.plan import Plan, PlanNode, PlanRefused, runs_whole, subtree_accesses, touching
 from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
@@ -71,7 +71,7 @@ class Calls:
         plan: A verified plan.
         placement: Workers and homes.
         tasks: Tasks in flight.
-        accesses_of: Accesses of a planned leaf in the running code.
+        accesses_of: Accesses of a planned node's own code in the running program.
         native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
     """
 
@@ -109,10 +109,10 @@ class Calls:
         """What a branch may touch, each state on its instance."""
         return self.chains.bound(self.reserved(path), chain)
 
-    def whole(self, planned: PlanNode) -> bool:
-        """Whether a composite runs whole: all that it calls lives with its own component."""
-        below = self._plan.subtree(planned.path)
-        return bool(planned.component) and all(n.component == planned.component for n in below)
+    @functools.cache  # noqa: B019  (one per session)
+    def whole(self, path: str) -> bool:
+        """Whether a composite is one task."""
+        return runs_whole(self._plan, self._nodes[path], self._accesses_of)
 
     def _access(self, call: Call) -> AccessSet:
         planned = self._nodes.get(call.path)
@@ -269,10 +269,7 @@ class Calls:
         """Reading everything that belongs to a component."""
         found: list[Access] = []
         opaque = False
-        for node in self._plan.nodes:
-            if not node.is_leaf:
-                continue
-            access = self._accesses_of(node)
+        for node, access in touching(self._plan.nodes, self._accesses_of):
             opaque = opaque or (access.opaque and node.component == component)
             for item in access.accesses:
                 if node.component == component or item.state.startswith(f"{component}."):

@@ -71,12 +71,15 @@ def check(plan: Plan, *, complete: bool) -> None:
 
 
 def accesses(plan: Plan, planned: PlanNode) -> AccessSet:
-    """Accesses of a planned leaf: from the running code where it is loaded, plus what the trace saw."""
+    """Accesses of a node's own code: from the running code where it is loaded, plus what the trace saw.
+
+    A composite that declares nothing is glue, and what it was seen to draw, its children may have drawn.
+    """
     found = definition(planned.key)
     if found is None:
         return planned.access_set
     if found.declaration.silent:
-        return AccessSet(opaque=True)
+        return AccessSet(opaque=planned.opaque or not planned.composite)
     owner = plan.component(planned.component)
     cls = component_class(owner.key) if owner is not None else None
     states = (

@@ -110,7 +110,7 @@ class Driver:
         call = Call(here, node, instance, path, name, position, ordinal)
         if node.is_async or node.is_generator:
             return self._calls.in_caller(call, args, kwargs)
-        if planned is not None and planned.composite and not self._calls.whole(planned):
+        if planned is not None and planned.composite and not self._calls.whole(path):
             return self._open(call, args, kwargs)
         return self._calls.dispatch(call, args, kwargs)
 

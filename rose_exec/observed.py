@@ -171,9 +171,7 @@ class _Watcher(LocalComponents):
         path = here.child_path(name)
         parent = self.seen.nodes.get(here.path)
         if parent is not None and parent.kind == "exec" and not parent.composite:
-            self.seen.nodes[here.path] = dataclasses.replace(
-                parent, composite=True, opaque=False, accesses=()
-            )
+            self.seen.nodes[here.path] = dataclasses.replace(parent, composite=True, opaque=False)
         if path not in self.seen.nodes:
             access = node.accesses(instance)
             leaf = node.kind == "exec"

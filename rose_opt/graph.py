@@ -84,6 +84,10 @@ class Graph:
         """Exec nodes below or at `path` that call no other node, in program order."""
         return (n for n in self.subtree(path) if n.kind == "exec" and not n.composite)
 
+    def touching(self, path: str) -> Iterator[GraphNode]:
+        """Leaves at or below `path`, and composites that declare accesses of their own."""
+        return (n for n in self.subtree(path) if n.touches)
+
     def ancestors(self, path: str) -> Iterator[GraphNode]:
         """Enclosing nodes, nearest first."""
         parent = self.node(path).parent

@@ -5,7 +5,7 @@ Paper: §4.2 (execution hierarchy), §4.3.1 (dependencies).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from rose_trace.legality import AccessSet, RowRange
@@ -67,6 +67,22 @@ class GraphNode:
     def is_loop(self) -> bool:
         """Whether its body runs once per iteration (the root counts as a loop)."""
         return self.kind != "exec"
+
+    @property
+    def own(self) -> AccessSet:
+        """What its own code touches: what a composite was seen to draw, what it calls may have drawn."""
+        if not self.composite:
+            return self.accesses
+        declared = {a.state for a in self.declaration.accesses(self.component)}
+        seen = {f"generator.{name}" for name in self.generators} - declared
+        kept = tuple(a for a in self.accesses.accesses if a.state not in seen)
+        return replace(self.accesses, accesses=kept)
+
+    @property
+    def touches(self) -> bool:
+        """Whether its own code may touch states: a leaf, or a composite that declares accesses."""
+        own = self.own
+        return self.kind == "exec" and bool(not self.composite or own.accesses or own.opaque)
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for JSON."""

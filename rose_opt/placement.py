@@ -2,7 +2,7 @@
 
 A component whose batch state is written inside a split loop becomes one process worker per group; one that the iterations of a loop in chains write becomes one per
 chain, each whole. A component that only a rewired node uses becomes a process worker, so that it runs
-beside the branch.
+beside the branch, unless a composite with accesses of its own calls it together with others.
 Everything else stays in the program's process.
 
 Paper: §4.2 "Execution"; App. A.
@@ -17,6 +17,7 @@ from rose_opt.plan import (
     Hierarchy,
     Resident,
     WorkerSpec,
+    anchored,
     replicated_components,
     sharded_components,
 )
@@ -108,10 +109,11 @@ def place(
                 )
             replicas[name] = groups
     processes: list[str] = []
+    stay = {*shards, *replicas, *anchored(hierarchy)}
     for node, beside in rewires:
         branch = {leaf.component for leaf in hierarchy.leaves(beside)}
         for leaf in hierarchy.leaves(node):
-            if leaf.component and leaf.component not in branch | set(shards) | set(replicas):
+            if leaf.component and leaf.component not in branch | stay:
                 processes.append(leaf.component)
     components = tuple(component.name for component in hierarchy.components)
     return Workers(shards, tuple(dict.fromkeys(processes)), components, replicas)

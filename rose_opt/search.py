@@ -172,7 +172,7 @@ class _Search:
             return True
         nodes = [self.facts.graph.node(path) for path in (rewire.node, rewire.beside)]
         opaque = any(
-            leaf.accesses.opaque for n in nodes for leaf in self.facts.graph.leaves(n.path)
+            leaf.accesses.opaque for n in nodes for leaf in self.facts.graph.touching(n.path)
         )
         return opaque or all(node.kind == "loop" for node in nodes)
 

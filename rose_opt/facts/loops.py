@@ -19,7 +19,7 @@ from rose_opt.facts.dependencies import ObservedEdge
 from rose_opt.facts.store import Store
 from rose_opt.graph import Graph, GraphNode
 from rose_trace.pytree import Structure
-from rose_trace.records import NodePath, StateAccess
+from rose_trace.records import Access, NodePath, StateAccess
 
 
 class LoopKind(enum.Enum):
@@ -131,7 +131,7 @@ def _carried(store: Store, graph: Graph, states: Sequence[str]) -> list[dict[str
         "access",
         "path_id INTEGER, state_id INTEGER, mode VARCHAR",
         [
-            (path_id, number[access.state], access.mode.value)
+            (path_id, number[access.state], _mode(graph, node, access).value)
             for path_id, node in enumerate(graph.nodes)
             for access in node.accesses.accesses
         ],
@@ -141,6 +141,16 @@ def _carried(store: Store, graph: Graph, states: Sequence[str]) -> list[dict[str
     for depth in range(deepest, 1, -1):
         store.run("accesses_fold", depth=depth)
     return store.run("carried")
+
+
+def _mode(graph: Graph, node: GraphNode, access: Access) -> StateAccess:
+    """How a node touches a state; which of a composite and what it calls comes first is not known."""
+    if access.mode is not StateAccess.REFRESH or not node.composite:
+        return access.mode
+    below = (n for n in graph.subtree(node.path) if n.path != node.path)
+    same = (a for n in below for a in n.accesses.accesses if a.state == access.state)
+    inherits = any(a.mode is not StateAccess.REFRESH for a in same)
+    return StateAccess.UPDATE if inherits else access.mode
 
 
 def _unknown(graph: Graph, loop: GraphNode) -> Iterator[Evidence]:

@@ -9,9 +9,9 @@ from rose_opt.plan.hierarchy import (
     PlanEdge,
     PlanNode,
     inside,
-    leaf_accesses,
     own_accesses,
     subtree_accesses,
+    touching,
 )
 from rose_opt.plan.legality import KNOWN_TRANSFORMS, verify
 from rose_opt.plan.order_rules import order_refusal
@@ -26,6 +26,7 @@ from rose_opt.plan.temporal_rules import (
     temporal_refusal,
 )
 from rose_opt.plan.transformation import Transformation
+from rose_opt.plan.whole import anchored, runs_whole
 from rose_opt.plan.workers import Order, OrderStep, PhaseThreads, Resident, WorkerSpec
 
 __all__ = [
@@ -48,10 +49,10 @@ __all__ = [
     "Resident",
     "Transformation",
     "WorkerSpec",
+    "anchored",
     "between",
     "declare",
     "inside",
-    "leaf_accesses",
     "live_out_instance",
     "merge_refusal",
     "order_refusal",
@@ -59,10 +60,12 @@ __all__ = [
     "renamed_states",
     "replicated_components",
     "rewire_refusal",
+    "runs_whole",
     "sharded_components",
     "split_refusal",
     "subtree_accesses",
     "temporal_refusal",
+    "touching",
     "unlock",
     "verify",
 ]

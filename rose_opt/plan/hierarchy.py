@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,8 +61,9 @@ class PlanNode:
 
     @property
     def access_set(self) -> AccessSet:
-        """Own accesses, including generators."""
-        extra = tuple(Access(f"generator.{name}", StateAccess.UPDATE) for name in self.generators)
+        """Own accesses, including generators; what a composite was seen to draw, what it calls may have drawn."""
+        seen = () if self.composite else self.generators
+        extra = tuple(Access(f"generator.{name}", StateAccess.UPDATE) for name in seen)
         return AccessSet(self.accesses + extra, self.opaque)
 
 
@@ -109,7 +110,7 @@ class PlanEdge:
 
 
 AccessesOf = Callable[[PlanNode], AccessSet]
-"""Accesses of a leaf: from the plan, or from the code that is about to run."""
+"""Accesses of a node's own code: from the plan, or from the code that is about to run."""
 
 
 def own_accesses(node: PlanNode) -> AccessSet:
@@ -190,13 +191,22 @@ def inside(path: str, ancestor: str) -> bool:
     return path == ancestor or path.startswith(f"{ancestor}/")
 
 
-def leaf_accesses(
-    nodes: Nodes, path: str, accesses_of: AccessesOf
+def touching(
+    nodes: Iterable[PlanNode], accesses_of: AccessesOf = own_accesses
 ) -> tuple[tuple[PlanNode, AccessSet], ...]:
-    """Accesses of every leaf below `path`."""
-    return tuple((n, accesses_of(n)) for n in nodes.subtree(path) if n.is_leaf)
+    """Nodes whose own code touches states, with what it touches, in the order given.
+
+    These are leaves, pure ones included, and composites that declare accesses of their own. The code of
+    other composites and of loops is glue, which touches nothing.
+
+    >>> glue = PlanNode("it/a", "a", "", "exec", "", composite=True)
+    >>> len(touching((glue, PlanNode("it/a/b", "b", "", "exec", ""))))
+    1
+    """
+    found = ((node, accesses_of(node)) for node in nodes if node.kind == "exec")
+    return tuple((n, a) for n, a in found if n.is_leaf or a.accesses or a.opaque)
 
 
 def subtree_accesses(nodes: Nodes, path: str, accesses_of: AccessesOf = own_accesses) -> AccessSet:
     """What anything below `path` may touch: the reservation of a branch, the accesses of a composite."""
-    return union_all(access for _, access in leaf_accesses(nodes, path, accesses_of))
+    return union_all(access for _, access in touching(nodes.subtree(path), accesses_of))

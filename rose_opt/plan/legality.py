@@ -10,6 +10,7 @@ from rose_opt.plan.refusal import Refusal
 from rose_opt.plan.rewire_rules import rewire_refusal
 from rose_opt.plan.split_rules import merge_refusal, sharded_components, split_refusal
 from rose_opt.plan.temporal_rules import replicated_components, temporal_refusal
+from rose_opt.plan.whole import apart
 
 KNOWN_TRANSFORMS = ("split-spatial", "split-temporal", "interleave", "merge", "rewire")
 """Transforms that the executor performs."""
@@ -55,7 +56,7 @@ def verify(plan: Plan, accesses_of: AccessesOf | None = None) -> None:
             )
     if plan.orders:
         _require(order_refusal(plan.hierarchy, {**plan.splits(), **plan.chains()}, plan.orders))
-    _verify_placement(plan)
+    _verify_placement(plan, of)
 
 
 def _require(refusal: Refusal | None) -> None:
@@ -111,7 +112,7 @@ def _verify_one_loop_each(plan: Plan, of: AccessesOf) -> None:
                 )
 
 
-def _verify_placement(plan: Plan) -> None:
+def _verify_placement(plan: Plan, of: AccessesOf) -> None:
     hosted = [resident for worker in plan.workers for resident in worker.residents]
     twice = sorted({str(resident) for resident in hosted if hosted.count(resident) > 1})
     if twice:
@@ -119,6 +120,9 @@ def _verify_placement(plan: Plan) -> None:
             f"Plan: expected each component or shard in one worker, got {', '.join(twice)} in two. "
             "Plan again."
         )
+    for worker in plan.workers:
+        for resident in worker.residents if worker.kind == "process" else ():
+            _require(apart("worker", worker.name, plan.hierarchy, resident.component, of))
     for component in plan.components:
         mine = sorted(r.replica for r in hosted if r.component == component.name)
         if component.replicas > 1 and mine != list(range(component.replicas)):

@@ -15,10 +15,11 @@ from rose_opt.plan.hierarchy import (
     Hierarchy,
     PlanEdge,
     PlanNode,
-    leaf_accesses,
     own_accesses,
+    touching,
 )
 from rose_opt.plan.refusal import Refusal, unlock
+from rose_opt.plan.whole import unreached
 from rose_trace.legality import first_conflict
 
 
@@ -74,9 +75,12 @@ def _against_rewire(h: Hierarchy, later: str, earlier: str, of: AccessesOf) -> I
             "Write it with @rose.loop: body(carry, item) -> (carry, output).",
             earlier,
         )
+    hidden = unreached("rewire", subject, h, earlier, of)
+    if hidden is not None:
+        yield hidden
     for passed in between(h, later, earlier):
         for (a, x), (b, y) in itertools.product(
-            leaf_accesses(h, earlier, of), leaf_accesses(h, passed.path, of)
+            touching(h.subtree(earlier), of), touching(h.subtree(passed.path), of)
         ):
             conflict = first_conflict(x, y)
             if conflict is not None:

@@ -17,10 +17,11 @@ from rose_opt.plan.hierarchy import (
     Hierarchy,
     PlanNode,
     inside,
-    leaf_accesses,
     own_accesses,
+    touching,
 )
 from rose_opt.plan.refusal import Refusal, declare
+from rose_opt.plan.whole import apart, unreached
 from rose_trace.legality import AccessSet, Conflict, first_conflict, partition
 from rose_trace.pytree import Leaf, Structure
 
@@ -102,23 +103,26 @@ def _against_split(
                 f"Split {inner.path} instead.",
                 inner.path,
             )
-    leaves = leaf_accesses(h, loop, of)
+    hidden = unreached("split-spatial", loop, h, loop, of)
+    if hidden is not None:
+        yield hidden
+    leaves = touching(h.subtree(loop), of)
     if not leaves:
         yield refuse("expected nodes inside, got none", "Decorate what the loop calls.", loop)
     for leaf, access in leaves:
         if access.opaque:
             yield refuse(
-                f"expected every leaf to declare its states, got {leaf.path} without a declaration",
+                f"expected every {_kind(leaf)} to declare its states, got {leaf.path} without a declaration",
                 declare(leaf),
                 leaf.path,
             )
         if not (leaf.rows or _in_rows(h, leaf)):
             yield refuse(
-                f"expected every leaf to work row by row, got {leaf.path} without rows=True",
+                f"expected every {_kind(leaf)} to work row by row, got {leaf.path} without rows=True",
                 f"Declare @rose.node(rows=True) on {leaf.name} if its row i depends on row i alone.",
                 leaf.path,
             )
-    yield from _against_groups(h, loop, leaves)
+    yield from _against_groups(h, loop, leaves, of)
     if rows is None:
         yield refuse(
             "expected a batch whose rows the trace shows, got no tensor with rows",
@@ -132,7 +136,7 @@ def _against_split(
 
 
 def _against_groups(
-    h: Hierarchy, loop: str, leaves: tuple[tuple[PlanNode, AccessSet], ...]
+    h: Hierarchy, loop: str, leaves: tuple[tuple[PlanNode, AccessSet], ...], of: AccessesOf
 ) -> Iterator[Refusal]:
     """Two groups must touch nothing in common, and each component must come apart by rows."""
     first, second = partition(2, 2)
@@ -161,8 +165,11 @@ def _against_groups(
                 "arguments of one shard.",
                 tuple(leaf.path for leaf, _ in leaves if leaf.component == name),
             )
-        for node in h.nodes:
-            if node.component == name and node.is_leaf and not (node.rows or _in_rows(h, node)):
+        together = apart("split-spatial", loop, h, name, of)
+        if together is not None:
+            yield together
+        for node, _ in touching(h.nodes, of):
+            if node.component == name and not (node.rows or _in_rows(h, node)):
                 yield Refusal(
                     "split-spatial",
                     loop,
@@ -178,7 +185,7 @@ def sharded_components(hierarchy: Hierarchy, loop: str) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
             node.component
-            for node in hierarchy.leaves(loop)
+            for node, _ in touching(hierarchy.subtree(loop))
             if any(a.keyed and a.state.startswith(f"{node.component}.") for a in node.accesses)
         )
     )
@@ -187,7 +194,7 @@ def sharded_components(hierarchy: Hierarchy, loop: str) -> tuple[str, ...]:
 def _keyed_states(h: Hierarchy, loop: str, component: str) -> str:
     states = [
         a.state
-        for node in h.leaves(loop)
+        for node, _ in touching(h.subtree(loop))
         if node.component == component
         for a in node.accesses
         if a.keyed and a.state.startswith(f"{component}.")
@@ -210,6 +217,10 @@ def _unlock_groups(node: PlanNode, conflict: Conflict) -> str:
         f"Declare batch_states=['{name}'] on {component} if one row of '{state}' belongs to one row of "
         "the batch; a statistic over the whole batch belongs after the loop."
     )
+
+
+def _kind(node: PlanNode) -> str:
+    return "leaf" if node.is_leaf else "composite with accesses of its own"
 
 
 def _in_rows(h: Hierarchy, node: PlanNode) -> bool:

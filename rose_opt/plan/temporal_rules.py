@@ -11,23 +11,24 @@ Paper: §4.2 (free loops), §4.3.1 (temporal split); the rules are in docs/legal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rose_opt.plan.hierarchy import (
     AccessesOf,
     Hierarchy,
     PlanNode,
     inside,
-    leaf_accesses,
     own_accesses,
+    touching,
 )
 from rose_opt.plan.refusal import Refusal, declare
+from rose_opt.plan.whole import apart, unreached
 from rose_trace.legality import AccessSet
 from rose_trace.pytree import Structure
 from rose_trace.records import Access, StateAccess
 
 Leaves = tuple[tuple[PlanNode, AccessSet], ...]
-"""Leaves of a loop with what they touch, in program order."""
+"""What touches states in a loop, and what it touches, in program order."""
 
 NAME = "split-temporal"
 
@@ -57,7 +58,7 @@ def renamed_states(
     >>> renamed_states(Hierarchy((PlanNode("it/l", "l", "", "loop", ""),)), "it/l")
     ()
     """
-    leaves = leaf_accesses(hierarchy, loop, accesses_of)
+    leaves = touching(hierarchy.subtree(loop), accesses_of)
     written = [a.state for _, s in leaves for a in s.accesses if a.mode.writes]
     return tuple(dict.fromkeys(written))
 
@@ -82,7 +83,10 @@ def live_out_instance(count: int, groups: int) -> int:
 def _against(h: Hierarchy, loop: str, groups: int, of: AccessesOf) -> Iterator[Refusal]:
     node = h.node(loop)
     yield from _against_form(h, node, groups)
-    leaves = leaf_accesses(h, loop, of)
+    hidden = unreached(NAME, loop, h, loop, of)
+    if hidden is not None:
+        yield hidden
+    leaves = touching(h.subtree(loop), of)
     if not leaves:
         yield _refuse(loop, "expected nodes inside, got none", "Decorate what the loop calls.")
     for leaf, access in leaves:
@@ -146,11 +150,11 @@ def _against_form(h: Hierarchy, node: PlanNode, groups: int) -> Iterator[Refusal
 
 def _against_inheriting(h: Hierarchy, loop: str, state: str, leaves: Leaves) -> Iterator[Refusal]:
     """Every iteration must refresh the state before anything else touches it."""
-    touching = [(leaf, s) for leaf, s in leaves if any(a.state == state for a in s.accesses)]
-    first, access = touching[0]
+    touched = [(leaf, s) for leaf, s in leaves if any(a.state == state for a in s.accesses)]
+    first, access = touched[0]
     inherits = [a for a in _of(access, state) if a.mode is not StateAccess.REFRESH]
     if inherits:
-        writer = next(leaf for leaf, s in touching if any(a.mode.writes for a in _of(s, state)))
+        writer = next(leaf for leaf, s in touched if any(a.mode.writes for a in _of(s, state)))
         yield _refuse(
             loop,
             f"expected a free loop, got dependent: {first.path} {inherits[0].mode.value}s '{state}', which the "
@@ -158,7 +162,17 @@ def _against_inheriting(h: Hierarchy, loop: str, state: str, leaves: Leaves) -> 
             _unlock_inheriting(first, state),
             *dict.fromkeys((first.path, writer.path)),
         )
-    for leaf, _ in touching:
+    inner = _unclear(touched, state)
+    if inner is not None:
+        yield _refuse(
+            loop,
+            f"expected '{state}' to be refreshed before anything else touches it, got {first.path}, which calls "
+            f"{inner.path} before or after it refreshes it itself",
+            f"Refresh '{state}' in a node that {first.name} calls first.",
+            first.path,
+            inner.path,
+        )
+    for leaf, _ in touched:
         if not _always(h, leaf, loop):
             yield _refuse(
                 loop,
@@ -182,7 +196,10 @@ def _against_instances(
             f"Keep '{state}' in a @rose.component, which can be built once per group.",
         )
         return
-    for leaf, access in _all(h, of):
+    together = apart(NAME, loop, h, owner, of)
+    if together is not None:
+        yield together
+    for leaf, access in touching(h.nodes, of):
         mine = leaf.component == owner
         if not mine and _of(access, state):
             yield _refuse(
@@ -212,17 +229,22 @@ def _against_instances(
                 )
 
 
+def _unclear(touched: Sequence[tuple[PlanNode, AccessSet]], state: str) -> PlanNode | None:
+    """A node that inherits, below a composite that refreshes: which of the two comes first is not known."""
+    first = touched[0][0]
+    for node, access in touched[1:]:
+        inherits = any(a.mode is not StateAccess.REFRESH for a in _of(access, state))
+        if inherits and inside(node.path, first.path):
+            return node
+    return None
+
+
 def _refuse(loop: str, reason: str, unlock: str, *nodes: str) -> Refusal:
     return Refusal(NAME, loop, reason, unlock, nodes)
 
 
 def _of(access: AccessSet, state: str) -> tuple[Access, ...]:
     return tuple(a for a in access.accesses if a.state == state)
-
-
-def _all(h: Hierarchy, of: AccessesOf) -> Leaves:
-    """Every leaf of the program."""
-    return tuple((n, of(n)) for n in h.nodes if n.is_leaf)
 
 
 def _owner(h: Hierarchy, state: str) -> str | None:
@@ -232,7 +254,7 @@ def _owner(h: Hierarchy, state: str) -> str | None:
 
 
 def _writer(h: Hierarchy, state: str, of: AccessesOf) -> PlanNode | None:
-    for leaf, access in _all(h, of):
+    for leaf, access in touching(h.nodes, of):
         if access.opaque or any(a.mode.writes for a in _of(access, state)):
             return leaf
     return None

@@ -144,7 +144,7 @@ def hierarchy(graph: Graph) -> Hierarchy:
 
 
 def _plan_node(node: GraphNode) -> PlanNode:
-    drawn = {f"generator.{name}" for name in node.generators}
+    drawn = {f"generator.{name}" for name in node.generators} if not node.composite else set[str]()
     return PlanNode(
         path=node.path,
         name=node.name,
@@ -154,7 +154,7 @@ def _plan_node(node: GraphNode) -> PlanNode:
         component=node.component or "",
         composite=node.composite,
         rows=node.declaration.rows,
-        accesses=tuple(a for a in node.accesses.accesses if a.state not in drawn),
+        accesses=tuple(a for a in node.own.accesses if a.state not in drawn),
         opaque=node.accesses.opaque,
         generators=node.generators,
         structure=node.structure,

@@ -86,7 +86,7 @@ class HoistRNG:
                 "expected a loop with a fixed number of iterations, got another",
                 "Let it run equally often in every iteration.",
             )
-        for leaf in graph.leaves(self.loop):
+        for leaf in graph.touching(self.loop):
             if leaf.accesses.opaque:
                 return self._refuse(
                     f"expected every leaf to declare its states, got {leaf.path} without a declaration",
@@ -159,8 +159,8 @@ class HoistRNG:
     def _users(self, graph: Graph) -> tuple[GraphNode, ...]:
         return tuple(
             leaf
-            for leaf in graph.leaves(self.loop)
-            if any(a.state == self.state for a in leaf.accesses.accesses)
+            for leaf in graph.touching(self.loop)
+            if any(a.state == self.state for a in leaf.own.accesses)
         )
 
     def _path(self, user: GraphNode) -> NodePath:

@@ -73,9 +73,10 @@ class Interleave:
         """Groups of a legal split touch nothing in common, whatever came before it."""
         groups = [f"{self.loop}#{group}" for group in range(subject.splits[self.loop])]
         for earlier, later in itertools.combinations(groups, 2):
-            pairs = itertools.product(subject.graph.leaves(earlier), subject.graph.leaves(later))
+            graph = subject.graph
+            pairs = itertools.product(graph.touching(earlier), graph.touching(later))
             for a, b in pairs:
-                conflict = first_conflict(a.accesses, b.accesses)
+                conflict = first_conflict(a.own, b.own)
                 if conflict is not None:
                     return Refusal(
                         self.name,

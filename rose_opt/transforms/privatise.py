@@ -89,11 +89,11 @@ class Privatise:
             return self._refuse("expected one copy, got a second one", "Drop one of the two.")
         touching = [
             (leaf, a)
-            for leaf in graph.leaves(self.readers)
-            for a in leaf.accesses.accesses
+            for leaf in graph.touching(self.readers)
+            for a in leaf.own.accesses
             if a.state == self.state
         ]
-        for leaf in graph.leaves(self.readers):
+        for leaf in graph.touching(self.readers):
             if leaf.accesses.opaque:
                 found = declare(*(n for n in subject.hierarchy.nodes if n.path == leaf.path))
                 return self._refuse(
@@ -155,8 +155,8 @@ class Privatise:
     def _node(self, graph: Graph) -> GraphNode:
         keyed = any(
             a.keyed
-            for leaf in graph.leaves(self.readers)
-            for a in leaf.accesses.accesses
+            for leaf in graph.touching(self.readers)
+            for a in leaf.own.accesses
             if a.state == self.state
         )
         path = self._copy_path(graph)
