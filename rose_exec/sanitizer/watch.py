@@ -193,7 +193,11 @@ class _Walk:
             self.object(path, value, depth)
 
     def tensor(self, path: str, value: Any, depth: int) -> None:
-        """Look at a tensor and its gradient."""
+        """Look at a tensor and its gradient.
+
+        Raises:
+            RuntimeError: If the device fails: the body that has just ended made it, and is told only now.
+        """
         try:
             start = int(value.data_ptr())
             _, stop = memory_of(value) or (start, start)
@@ -204,7 +208,7 @@ class _Walk:
                 self.value(f"{path}.grad", value.grad, depth + 1)
         except (RuntimeError, NotImplementedError) as error:
             if streams.is_device_error(error):
-                raise  # of the body that has just ended: its device only tells now
+                raise
             self.watch.unseen[path] = class_of(value).__qualname__
 
     def array(self, path: str, value: Any, depth: int) -> None:
