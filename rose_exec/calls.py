@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,16 @@ from rose_exec.split import merge_trees, slice_arguments
 from rose_exec.suspended import resumed_after
 from rose_exec.tasks import Task, Tasks, with_rows
 from rose_exec.workers import Job, ambient
-from rose_opt.plan import Plan, PlanNode, PlanRefused, runs_whole, subtree_accesses, touching
+from rose_opt.plan import (
+    Lane,
+    Plan,
+    PlanNode,
+    PlanRefused,
+    opened,
+    runs_whole,
+    subtree_accesses,
+    touching,
+)
 from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
@@ -94,6 +103,8 @@ class Calls:
         """Instances of states that a temporal split replicates."""
         self._nodes = {node.path: node for node in plan.nodes}
         self._threads = {(item.path, item.grouped): item.threads for item in plan.threads}
+        self.lanes: Mapping[str, Lane] = {lane.path: lane for lane in plan.lanes}
+        """Lane of each node that has one, by path; may be replaced between two iterations."""
         self._batches = frozenset(plan.rows.values())
         self.structures = {
             n.path: Structure.from_json(n.structure) for n in plan.nodes if n.structure
@@ -112,7 +123,9 @@ class Calls:
     @functools.cache  # noqa: B019  (one per session)
     def whole(self, path: str) -> bool:
         """Whether a composite is one task."""
-        return runs_whole(self._plan, self._nodes[path], self._accesses_of)
+        return not opened(self._plan.lanes, path) and runs_whole(
+            self._plan, self._nodes[path], self._accesses_of
+        )
 
     def _access(self, call: Call) -> AccessSet:
         planned = self._nodes.get(call.path)
@@ -178,6 +191,9 @@ class Calls:
             ambient=ambient.capture(),
             stream=ambient.stream(),
         )
+        lane = self.lanes.get(path)
+        if lane is not None:
+            job.lane, job.sms = lane.name, lane.sms if frame.groups > 1 else 0
         expected = self.structures.get(path)
         if expected is not None and target.rows is not None:
             expected = with_rows(expected, self._batches, len(target.rows))

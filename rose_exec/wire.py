@@ -105,6 +105,19 @@ def to_host(wire: Wire) -> Any:
     return None
 
 
+def unordered(wire: Wire) -> bool:
+    """Whether a tensor on a device is part of it of which no event tells when it is there."""
+    match wire:
+        case Object(value, None):
+            return bool(getattr(value, "is_cuda", False))
+        case Concat(parts):
+            return any(map(unordered, parts))
+        case Rows(whole):
+            return unordered(whole)
+        case _:
+            return False
+
+
 def held_in(wire: Wire) -> Iterator[Held]:
     """The places in shared memory that `wire` refers to."""
     match wire:

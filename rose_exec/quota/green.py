@@ -49,6 +49,20 @@ class GreenQuota:
             self._levels = quota_levels({math.ceil(100 * sms / sizes[-1]): sms for sms in sizes})
         return self._levels
 
+    def level(self, sms: int) -> QuotaLevel:
+        """The level of a size [SMs].
+
+        Raises:
+            QuotaError: If the device cannot be split so.
+        """
+        for level in self.levels:
+            if level.sms == sms:
+                return level
+        raise QuotaError(
+            f"GreenQuota: expected one of the levels {_sizes(self.levels)} SMs, got {sms} SMs. "
+            "Take a level of this device's own levels."
+        )
+
     def environment(self, level: QuotaLevel | None = None) -> dict[str, str]:
         """Nothing: the limit is set inside the process, whatever the level."""
         return {}
@@ -63,13 +77,7 @@ class GreenQuota:
         Raises:
             QuotaError: If the level cannot be had here.
         """
-        if level.sms not in {
-            each.sms for each in self.levels
-        }:  # a search may renumber some of them
-            raise QuotaError(
-                f"GreenQuota: expected one of the levels {_sizes(self.levels)} SMs, got {level}. "
-                "Take a level of this device's own levels."
-            )
+        self.level(level.sms)  # a search may renumber some of them
         with self._lock:
             key = (level.sms, lane)
             if key not in self._open:

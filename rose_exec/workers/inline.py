@@ -7,6 +7,7 @@ from typing import Any
 
 from rose_exec import wire
 from rose_exec.workers.job import Answer, Job, Residence, isolate
+from rose_exec.workers.lanes import Lanes
 from rose_trace import pytree
 from rose_trace.component import Instance, construct_natively
 
@@ -24,6 +25,7 @@ class InlineWorker:
     def __init__(self, name: str, composites: frozenset[str]) -> None:
         self.name = name
         self._residence = Residence(name, composites)
+        self._lanes = Lanes()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"rose-{name}")
 
     def build(self, resident: str, instance: Instance, component: Any) -> None:
@@ -34,6 +36,7 @@ class InlineWorker:
     def adopt(self, resident: str, component: Any) -> None:
         """Take in a component that exists already."""
         self._residence.components[resident] = component
+        self._lanes.built()
 
     def run(self, job: Job) -> Future[Answer]:
         """Start a job."""
@@ -52,9 +55,11 @@ class InlineWorker:
             return self._answer(job)
 
     def _answer(self, job: Job) -> Answer:
-        leaves, structure = pytree.flatten(self._residence.execute(job))
-        copies = [isolate(leaf) for leaf in leaves]
-        return Answer(structure, tuple(map(wire.Object, copies, _ready(copies))))
+        ordered = not any(wire.unordered(leaf) for leaf in job.leaves)
+        with self._lanes.on(job, ordered):
+            leaves, structure = pytree.flatten(self._residence.execute(job))
+            copies = [isolate(leaf) for leaf in leaves]
+            return Answer(structure, tuple(map(wire.Object, copies, _ready(copies))))
 
 
 def _ready(leaves: list[Any]) -> list[tuple[Any, Any] | None]:

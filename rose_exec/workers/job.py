@@ -40,6 +40,8 @@ class Job:
         ambient: Torch settings of the calling glue code.
         stream: CUDA stream of the calling glue code, for workers of its process.
         tag: What its worker reports once the device has read the arguments.
+        lane: Lane of its device work; empty for none.
+        sms: SMs that work may use; 0 for no limit.
     """
 
     path: str
@@ -56,6 +58,8 @@ class Job:
     ambient: Ambient | None = None
     stream: Any = None
     tag: int = -1
+    lane: str = ""
+    sms: int = 0
 
 
 @dataclass(slots=True)

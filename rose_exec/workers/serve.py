@@ -9,7 +9,7 @@ import pickle
 import signal
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +18,7 @@ from rose_exec.memory import Memory, enter
 from rose_exec.native import Native
 from rose_exec.workers.channel import NOTHING, Channel, News
 from rose_exec.workers.job import Answer, Job, Residence
+from rose_exec.workers.lanes import Lanes
 from rose_exec.workers.message import dumps
 from rose_trace import generators, hooks, pytree
 from rose_trace.component import Instance, rebuild
@@ -81,6 +82,7 @@ class _Server:
     channel: Channel
     memory: Memory
     residence: Residence
+    lanes: Lanes = field(default_factory=Lanes)
     closed: bool = False
 
     def turn(self) -> bool:
@@ -161,11 +163,13 @@ class _Server:
         residence = self.residence
         match message:
             case Job():
-                leaves, structure = pytree.flatten(residence.execute(message))
-                return Answer(structure, wire.pack(leaves))
+                with self.lanes.on(message):
+                    leaves, structure = pytree.flatten(residence.execute(message))
+                    return Answer(structure, wire.pack(leaves))
             case Build(resident, instance, shard, shards, state):
                 generators.restore(state)
                 residence.components[resident] = rebuild(instance, shard, shards)
+                self.lanes.built()
                 return generators.capture()
             case Record(settings):
                 _record(settings, residence.worker)

@@ -13,6 +13,7 @@ from rose_opt.plan.hierarchy import (
     subtree_accesses,
     touching,
 )
+from rose_opt.plan.lane_rules import lane_refusal, opened
 from rose_opt.plan.legality import KNOWN_TRANSFORMS, verify
 from rose_opt.plan.order_rules import order_refusal
 from rose_opt.plan.record import AlternativeRecord, Plan, Predicted
@@ -27,7 +28,7 @@ from rose_opt.plan.temporal_rules import (
 )
 from rose_opt.plan.transformation import Transformation
 from rose_opt.plan.whole import anchored, runs_whole
-from rose_opt.plan.workers import Order, OrderStep, PhaseThreads, Resident, WorkerSpec
+from rose_opt.plan.workers import Lane, Order, OrderStep, PhaseThreads, Resident, WorkerSpec
 
 __all__ = [
     "KNOWN_TRANSFORMS",
@@ -35,6 +36,7 @@ __all__ = [
     "AccessesOf",
     "AlternativeRecord",
     "Hierarchy",
+    "Lane",
     "Order",
     "OrderStep",
     "PhaseThreads",
@@ -53,8 +55,10 @@ __all__ = [
     "between",
     "declare",
     "inside",
+    "lane_refusal",
     "live_out_instance",
     "merge_refusal",
+    "opened",
     "order_refusal",
     "own_accesses",
     "renamed_states",

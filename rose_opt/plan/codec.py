@@ -11,7 +11,7 @@ from rose_opt.plan.errors import PlanError
 from rose_opt.plan.hierarchy import PlanComponent, PlanEdge, PlanNode
 from rose_opt.plan.refusal import Refusal
 from rose_opt.plan.transformation import Transformation
-from rose_opt.plan.workers import Order, OrderStep, PhaseThreads, Resident, WorkerSpec
+from rose_opt.plan.workers import Lane, Order, OrderStep, PhaseThreads, Resident, WorkerSpec
 from rose_trace.records import Access, StateAccess
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def _plan(data: Json) -> Plan:
         cores=float(data["cores"]),
         core_demand={str(path): float(cores) for path, cores in data["core_demand"].items()},
         orders=many("orders", _order),
+        lanes=many("lanes", lambda item: Lane(**item)),
         predicted=Predicted(**data["predicted"]),
         alternatives=many(
             "alternatives",

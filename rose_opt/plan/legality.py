@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rose_opt.plan.errors import PlanRefused
 from rose_opt.plan.hierarchy import AccessesOf, inside, own_accesses
+from rose_opt.plan.lane_rules import lane_refusal
 from rose_opt.plan.order_rules import order_refusal
 from rose_opt.plan.record import Plan
 from rose_opt.plan.refusal import Refusal
@@ -56,6 +57,8 @@ def verify(plan: Plan, accesses_of: AccessesOf | None = None) -> None:
             )
     if plan.orders:
         _require(order_refusal(plan.hierarchy, {**plan.splits(), **plan.chains()}, plan.orders))
+    for lane in plan.lanes:
+        _require(lane_refusal(plan.hierarchy, lane, of))
     _verify_placement(plan, of)
 
 

@@ -17,7 +17,7 @@ from rose_opt.plan.errors import PlanError
 from rose_opt.plan.hierarchy import Hierarchy, PlanComponent, PlanEdge, PlanNode
 from rose_opt.plan.refusal import Refusal
 from rose_opt.plan.transformation import Transformation
-from rose_opt.plan.workers import Order, PhaseThreads, WorkerSpec
+from rose_opt.plan.workers import Lane, Order, PhaseThreads, WorkerSpec
 
 MAX_BYTES = 1 << 28  # ours: a larger file is no plan
 
@@ -66,6 +66,7 @@ class Plan:
         cores: CPU cores the plan may use at once; 0 for no limit.
         core_demand: Cores one invocation occupies, by path; 1 where absent.
         orders: Cyclic order per worker.
+        lanes: Nodes whose device work has a stream of its own; composites around them are opened.
         predicted: Expected times.
         alternatives: Ranked compositions, best first.
         refusals: What was refused and why.
@@ -89,6 +90,7 @@ class Plan:
     cores: float = 0.0
     core_demand: Mapping[str, float] = field(default_factory=dict[str, float])
     orders: tuple[Order, ...] = ()
+    lanes: tuple[Lane, ...] = ()
     predicted: Predicted = field(default_factory=lambda: Predicted(0, 0, 0, 0.0))
     alternatives: tuple[AlternativeRecord, ...] = ()
     refusals: tuple[Refusal, ...] = ()

@@ -47,6 +47,21 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """A stream of its own for the device work of one node, beside the other lanes of its worker.
+
+    Attributes:
+        path: Path of a leaf that only reads states.
+        name: Name; nodes of one lane run one after the other on the device.
+        sms: SMs its work may use where groups overlap; 0 for all.
+    """
+
+    path: str
+    name: str
+    sms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseThreads:
     """Intra-op threads of a node on part of the batch or on the whole of it.
 

@@ -106,7 +106,7 @@ def test_a_level_of_another_device_is_refused() -> None:
         pass
     assert str(refused.value) == (
         "GreenQuota: expected one of the levels 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, "
-        "120, 128, 132 SMs, got 50 SMs (38 %). Take a level of this device's own levels."
+        "120, 128, 132 SMs, got 50 SMs. Take a level of this device's own levels."
     )
 
 
