@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose_exec.conductor import Conductor
+from rose_exec.device_errors import advice
 from rose_exec.placement import Placement
 from rose_exec.readiness import (
     MAIN,
@@ -200,6 +201,9 @@ class Tasks:
             else:
                 where = list(task.job.frame.iteration)
                 error.add_note(f"Raised by {task.job.path}, iteration {where}.")
+                said = advice(error, task.job.path)
+                if said:
+                    error.add_note(said)
                 result.error = error
                 if task.guarded:
                     commands = self.readiness.finish(result.id)
