@@ -31,7 +31,7 @@ from rose_exec.scope import Outputs, Scope, inside, scope
 from rose_exec.split import merge_trees, slice_tree
 from rose_exec.tasks import Tasks
 from rose_exec.workers import ambient
-from rose_opt.plan import Plan, PlanNode, PlanRefused, live_out_instance
+from rose_opt.plan import Lane, Plan, PlanNode, PlanRefused, live_out_instance
 from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
@@ -92,6 +92,10 @@ class Driver:
     def lost(self) -> Mapping[str, tuple[str, str]]:
         """Component and worker of each state that ended with a worker, by state."""
         return self._calls.revival.lost
+
+    def set_lanes(self, lanes: Iterable[Lane]) -> None:
+        """Use these lanes for what is submitted from now on."""
+        self._calls.lanes = {lane.path: lane for lane in lanes}
 
     # Resolver -----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from rose_exec.conductor import Conductor
 from rose_exec.driver import Driver
 from rose_exec.placement import Placement
 from rose_exec.sanitizer.findings import Checks, Finding
-from rose_opt.plan import Plan, PlanNode, PlanRefused, verify
+from rose_opt.plan import Lane, Plan, PlanNode, PlanRefused, verify
 from rose_trace import hooks
 from rose_trace.component import Program, program
 from rose_trace.legality import AccessSet
@@ -135,6 +135,24 @@ class Replay:
         finally:
             if self._driver is not None:
                 hooks.install_executor(self._driver)
+
+    def set_lanes(self, lanes: tuple[Lane, ...]) -> None:
+        """Use other lanes or limits from the next iteration on; nothing is restarted.
+
+        Args:
+            lanes: Lanes of the same nodes.
+
+        Raises:
+            ValueError: If they are of other nodes: those would run as other tasks.
+        """
+        if {lane.path for lane in lanes} != {lane.path for lane in self.plan.lanes}:
+            raise ValueError(
+                f"Replay.set_lanes: expected lanes of {', '.join(lane.path for lane in self.plan.lanes) or 'no node'}, "
+                f"got {', '.join(lane.path for lane in lanes) or 'none'}. Start another session."
+            )
+        self.plan = dataclasses.replace(self.plan, lanes=lanes)
+        if self._driver is not None:
+            self._driver.set_lanes(lanes)
 
     def check(self) -> None:
         """Compare the whole plan with the running code, once; falls back where it differs.

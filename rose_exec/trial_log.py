@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-What = Literal["traced", "probed", "iteration", "warm-up", "local", "quota", "round", "result"]
+What = Literal[
+    "traced", "probed", "iteration", "warm-up", "local", "quota", "quota trial", "round", "result"
+]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import contextlib
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,37 +190,46 @@ class LiveMeasurer:
             TrialFailed: If the plan cannot be run; training is where it was before.
             Exception: What the program itself raises.
         """
+        if plan.kept_native:
+            return IterationMeasurement(self.timed(plan, "iteration", None))
+        with self.session(plan) as session:
+            return IterationMeasurement(self.timed(plan, "iteration", session))
+
+    @contextlib.contextmanager
+    def session(self, plan: Plan) -> Generator[LiveReplay]:
+        """Train with a plan within a block, after some iterations to warm up.
+
+        Raises:
+            TrialFailed: If the plan cannot be run; training is where it was before.
+            Exception: What the program itself raises.
+        """
         live = self.training.program
         assert live is not None
-        text = _transforms(plan)
-        session = LiveReplay(plan, live, strict=True)
         try:
-            if plan.kept_native:
-                return IterationMeasurement(self._timed(plan, "iteration", None))
             live.check(plan)
             try:
-                with session:
+                with LiveReplay(plan, live, strict=True) as session:
+                    assert isinstance(session, LiveReplay)
                     for _ in range(self.warm_up):
-                        self._timed(plan, "warm-up", session)
-                    taken = self._timed(plan, "iteration", session)
+                        self.timed(plan, "warm-up", session)
+                    yield session
             except BaseException:
                 self.training.recover()
                 raise
-            return IterationMeasurement(taken)
         except Exception as error:
             if not isinstance(error, OURS) and not _out_of_memory(error):
                 raise
-            self.training.log.write("iteration", text, None, f"failed: {error}")
+            self.training.log.write("iteration", plan.label, None, f"failed: {error}")
             raise TrialFailed(str(error)) from error
 
-    def _timed(self, plan: Plan, what: What, session: LiveReplay | None) -> int:
-        """One iteration of training, told to the log."""
+    def timed(self, plan: Plan, what: What, session: LiveReplay | None) -> int:
+        """One iteration of training, told to the log [ns]."""
         training = self.training
         taken = training.advance(session=session)
         if what == "iteration":
             self._whole[plan_key(plan)] = taken
         decision = self.judge(plan, taken) if what == "iteration" else "not counted"
-        training.log.iteration(what, _transforms(plan), taken, decision)
+        training.log.iteration(what, plan.label, taken, decision)
         return taken
 
     # Local trials -------------------------------------------------------------------------------
@@ -242,14 +251,14 @@ class LiveMeasurer:
             taken = self._local(plan, comparison_graph, runs)
         except Exception as error:
             self.training.log.write(
-                "local", _transforms(plan), None, f"failed: {error}", graph=comparison_graph
+                "local", plan.label, None, f"failed: {error}", graph=comparison_graph
             )
             raise TrialFailed(str(error)) from error
         finally:
             generators.restore(drawn)
         self.training.log.write(
             "local",
-            _transforms(plan),
+            plan.label,
             taken,
             self._compared(comparison_graph, taken),
             graph=comparison_graph,
@@ -380,7 +389,3 @@ class _Copies(Replay):
 def _out_of_memory(error: Exception) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(error, torch.OutOfMemoryError)
-
-
-def _transforms(plan: Plan) -> str:
-    return ",".join(map(str, plan.transforms)) or "native order"

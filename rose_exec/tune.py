@@ -1,7 +1,7 @@
 """`rose_exec.tune`: find the plan of a running training by measuring it, without losing an iteration.
 
 Algorithm 1 runs live: alternatives on trial copies, complete iterations as training whose results are kept.
-Algorithm 2 follows where a quota backend is handed in.
+Algorithm 2 follows for the lanes of opened composites, and where a quota backend is handed in.
 
 Paper: §4.3.3, Alg. 1; §4.4, Alg. 2; §5.4.
 """
@@ -19,8 +19,10 @@ from typing import Any, Literal, Protocol
 
 from rose_exec.boundary import Boundary
 from rose_exec.guard import Guard
+from rose_exec.lane_trials import device_levels, measure_opened
 from rose_exec.live import LiveProgram, LiveReplay
 from rose_exec.probe import probe
+from rose_exec.quota.quota import QuotaError
 from rose_exec.trial_log import TrialLog
 from rose_exec.trials import LiveMeasurer, Training
 from rose_exec.tuning_progress import progress_shown
@@ -36,6 +38,7 @@ from rose_opt.measure import (
     QuotaLevel,
     QuotaMeasurer,
     QuotaSearchResult,
+    TrialFailed,
     search_graph,
     search_quota,
 )
@@ -47,7 +50,10 @@ logger = logging.getLogger(__name__)
 
 
 class Offers(GraphSearch, Protocol):
-    """What may be done to the recorded program."""
+    """What may be done to the recorded program.
+
+    One that has a method `opened(plan)` gives the same plan with lanes, or ``None``; it is tried last.
+    """
 
     def native(self) -> Plan:
         """The plan that keeps the native order: where the search begins."""
@@ -79,6 +85,7 @@ class TuneSettings:
             accepts results that are equal up to floating-point reassociation.
         cores: CPU cores the program may use at once [cores]; ``None`` for those of this machine.
         activity: Source of activity for the recording.
+        levels: Gives the sizes that a lane may be limited to; those of the GPU by default.
         clock: What tells the time [ns].
     """
 
@@ -91,6 +98,7 @@ class TuneSettings:
     bits: Literal["exact", "any"] = "exact"
     cores: float | None = None
     activity: str = "auto"
+    levels: Callable[[], Sequence[QuotaLevel]] = device_levels
     clock: Callable[[], int] = time.perf_counter_ns
 
     def __post_init__(self) -> None:
@@ -109,7 +117,7 @@ class Tuning:
     Attributes:
         plan: The best plan that was measured, with its evidence; ``None`` before one was made.
         search: What Algorithm 1 tried; ``None`` if it did not come to its end.
-        quota: What Algorithm 2 tried; ``None`` without a quota backend.
+        quota: What Algorithm 2 tried; ``None`` where nothing could be limited.
         iterations: Iterations trained so far: the number of the next one.
         interrupted: Whether it was ended by Ctrl-C.
         total_ns: Wall-clock time of the whole [ns].
@@ -192,7 +200,7 @@ def tune(
         arguments: Arguments of an iteration, by its number counted from 0.
         on_iteration: Told the number and the result of every iteration of the training.
         search: Makes the search of a recorded trace; by default the planner's.
-        quota: Finds the pair that a quota may help, for Algorithm 2; without it there is no quota.
+        quota: Finds another pair that a quota may help, for Algorithm 2; lanes are tried without it.
         settings: Budget.
 
     Returns:
@@ -248,7 +256,7 @@ class _Run:
             found.plan.save(self.folder / "plan.json")
         log.write(
             "result",
-            "" if found.plan is None else _transforms(found.plan),
+            "" if found.plan is None else found.plan.label,
             None,
             "interrupted" if found.interrupted else "done",
             total_s=found.total_ns * 1e-9,
@@ -313,9 +321,29 @@ class _Run:
         self.found.search, self.found.plan = result, result.plan
         for item in result.rounds:
             self.training.log.write(
-                "round", _transforms(result.plan), None, item.reason, number=item.number
+                "round", result.plan.label, None, item.reason, number=item.number
             )
+        self._search_lanes(offers, result, measurer)
         self._search_quota(result, measurer)
+
+    def _search_lanes(
+        self, offers: Offers, result: GraphSearchResult, measurer: LiveMeasurer
+    ) -> None:
+        """Open composites whose phases may overlap on a device; kept where it is measured faster."""
+        offer: Callable[[Plan], Plan | None] | None = getattr(offers, "opened", None)
+        opened = None if offer is None else offer(result.plan)
+        if opened is None:
+            return
+        try:
+            found = measure_opened(measurer, opened, self.settings.levels(), result.iteration_ns)
+        except (TrialFailed, QuotaError) as error:
+            self.training.notes.append(f"Lanes: not opened: {error}")
+            return
+        self.found.quota = found.search
+        self._log_quota(opened, found.search)
+        if found.iteration_ns < (1 - self.settings.search.min_gain) * result.iteration_ns:
+            self.found.plan = found.plan
+            self.measured[found.plan.label] = found.iteration_ns
 
     def _search_quota(self, result: GraphSearchResult, iterations: IterationMeasurer) -> None:
         pair = None if self.quota is None else self.quota(result.plan, iterations)
@@ -323,10 +351,13 @@ class _Run:
             return
         measurer, levels = pair
         found = self.found.quota = search_quota(measurer, levels, result.iteration_ns)
+        self._log_quota(result.plan, found)
+
+    def _log_quota(self, plan: Plan, found: QuotaSearchResult) -> None:
         for trial in found.trials:
             self.training.log.write(
                 "quota",
-                _transforms(result.plan),
+                plan.label,
                 trial.completion_ns,
                 trial.failed or ("slower" if trial.slower else "not slower"),
                 level=str(trial.level),
@@ -334,7 +365,7 @@ class _Run:
             )
         self.training.log.write(
             "quota",
-            _transforms(result.plan),
+            plan.label,
             found.iteration_ns,
             found.reason,
             level=str(found.level),
@@ -354,7 +385,7 @@ class _Run:
 
     def _with_evidence(self, plan: Plan) -> Plan:
         """The plan and what was measured about it."""
-        text = _transforms(plan)
+        text = plan.label
         native, taken = self.measured.get("native order"), self.measured.get(text)
         notes = [f"Tuning: {note}" for note in self.training.notes]
         if native is None or taken is None:
@@ -389,7 +420,7 @@ class _Watched:
         chosen = self.offers.targets(plan, reference, limit)
         self.log.write(
             "round",
-            _transforms(plan),
+            plan.label,
             reference.duration_ns,
             f"reference; targets {', '.join(chosen) or 'none'}",
         )
@@ -411,7 +442,7 @@ class _Watched:
 
     def judge(self, plan: Plan, duration_ns: int) -> str:
         """What a complete iteration means for the round."""
-        self.measured[_transforms(plan)] = duration_ns
+        self.measured[plan.label] = duration_ns
         if self.reference_ns is None:
             return "reference"
         enough = duration_ns < (1 - self.min_gain) * self.reference_ns  # Alg. 1: t < (1 - ε) m_ref
@@ -424,7 +455,3 @@ def _expected(settings: TuneSettings, rounds: int) -> int:
     local = search.max_targets * (settings.max_alternatives + 1)
     complete = search.max_validations * (settings.warm_up + 1)
     return settings.traced + int(settings.probed) + 1 + rounds * (local + complete)
-
-
-def _transforms(plan: Plan) -> str:
-    return ",".join(map(str, plan.transforms)) or "native order"

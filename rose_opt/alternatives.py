@@ -20,6 +20,7 @@ from rose_opt.contention import MeasuredContention
 from rose_opt.facts import Facts
 from rose_opt.facts.windows import ELIGIBLE_BELOW, FIRST_TIER_BELOW, window_score
 from rose_opt.graph import within
+from rose_opt.lanes import opened_plan
 from rose_opt.measure import Alternative, AlternativeTrial, Composed, IterationMeasurement
 from rose_opt.optimize import plan as make_plan
 from rose_opt.phases import steps
@@ -63,6 +64,10 @@ class PlanSearch:
         made = self._plan(())
         assert made is not None, "the native order is always legal"
         return made
+
+    def opened(self, plan: Plan) -> Plan | None:
+        """The plan with composites opened whose phases could overlap on a device, if there are any."""
+        return opened_plan(plan, self.facts)
 
     # GraphSearch --------------------------------------------------------------------------------
 

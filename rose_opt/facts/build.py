@@ -69,6 +69,7 @@ class Facts:
         probes: Measured variants of nodes.
         settings: What was asked for.
         sampling: How much was recorded in full; ``None`` for everything.
+        on_device: Nodes that gave a device work.
     """
 
     graph: Graph
@@ -82,6 +83,7 @@ class Facts:
     probes: tuple[Probe, ...] = ()
     settings: FactsSettings = field(default_factory=FactsSettings)
     sampling: Sampled | None = None
+    on_device: frozenset[str] = frozenset()
 
     def window(self, path: str) -> LowActivityWindow | None:
         """The window of a leaf node, eligible or not; ``None`` without samples."""
@@ -148,4 +150,7 @@ def build_facts(trace: str | Path, settings: FactsSettings | None = None) -> Fac
             probes=read_probes(store),
             settings=settings,
             sampling=sampled(info.steps, timings.values()),
+            on_device=frozenset(
+                nodes[int(row["path_id"])].path for row in store.run("device_nodes")
+            ),
         )

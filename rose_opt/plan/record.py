@@ -101,6 +101,13 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     @property
+    def label(self) -> str:
+        """The plan in one line: its transforms and lanes."""
+        lanes = " | ".join(f"{lane.name} {lane.sms or 'all'} SMs" for lane in self.lanes)
+        parts = [*map(str, self.transforms), *([f"lanes({lanes})"] if lanes else [])]
+        return ",".join(parts) or "native order"
+
+    @property
     def hierarchy(self) -> Hierarchy:
         """What legality is decided from."""
         return Hierarchy(self.nodes, self.components, self.edges)
