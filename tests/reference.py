@@ -269,7 +269,9 @@ def producers(graph: Graph, edge: DataEdge, indices: tuple[int, ...]) -> Iterato
 
 
 def order(graph: Graph) -> tuple[list[Instance], dict[Instance, set[Instance]]]:
-    """Leaf invocations in program order, and what must come before each.
+    """Invocations that touch states in program order, and what must come before each.
+
+    A composite with accesses of its own is one of them, before what it calls.
 
     A node waits for all of its earlier siblings except those it may run beside, an iteration for the one
     before it, and everything for the values that it takes.
@@ -279,12 +281,14 @@ def order(graph: Graph) -> tuple[list[Instance], dict[Instance, set[Instance]]]:
 
     def visit(node: GraphNode, indices: tuple[int, ...], waits: set[Instance]) -> set[Instance]:
         """Add the invocations of a node; returns them."""
-        if node.kind == "exec" and not node.composite:
+        mine: set[Instance] = set()
+        if node.touches:
             instance: Instance = (node.path, indices)
             tasks.append(instance)
             before[instance] = set(waits)
-            return {instance}
-        mine: set[Instance] = set()
+            mine.add(instance)
+        if node.kind == "exec" and not node.composite:
+            return mine
         runs: Sequence[tuple[int, ...]] = [indices]
         if node.kind == "loop":
             runs = [(*indices, index) for index in range(node.count or 0)]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose_opt.graph import Graph
-from rose_opt.plan import Refusal, rewire_rules, split_rules, temporal_rules
+from rose_opt.plan import (
+    AccessesOf,
+    PlanNode,
+    Refusal,
+    own_accesses,
+    rewire_rules,
+    split_rules,
+    temporal_rules,
+)
 from rose_opt.transforms import (
     Composition,
     Interleave,
@@ -52,22 +60,36 @@ def random_program(rnd: random.Random) -> Subject:
         author.add(path, rows=rnd.random() < 0.85, **declared)  # pyright: ignore
         leaves.append(path)
 
+    def called(parent: str) -> None:
+        """A leaf, or a composite that calls some and may touch states itself."""
+        if rnd.random() < 0.75:
+            leaf(parent)
+            return
+        path = f"{parent}/{rnd.choice('ab')}.c{len(author.nodes)}"
+        declared: dict[str, object] = {}
+        if rnd.random() < 0.7:
+            mode = rnd.choices(("reads", "updates", "refreshes"), (5, 2, 1))[0]
+            declared[mode] = rnd.choice(STATES)
+        author.add(path, composite=True, rows=rnd.random() < 0.5, **declared)  # pyright: ignore
+        for _ in range(rnd.choice((1, 2))):
+            leaf(path)
+
     def loop(parent: str, name: str, inner: bool) -> None:
         path = f"{parent}/{name}"
         counts[path] = rnd.choice((2, 3))
         structure = '["none",[],"",[]]' if rnd.random() < 0.8 else None
         author.add(path, "loop", count=counts[path], structure=structure)
         for _ in range(rnd.choice((1, 2))):
-            leaf(path)
+            called(path)
         if inner:
             loop(path, f"{name}i", inner=False)
             if rnd.random() < 0.5:
-                leaf(path)
+                called(path)
 
     for number in range(rnd.choice((2, 3))):
         loop("it", f"l{number}", inner=number == 0)
         if rnd.random() < 0.3:
-            leaf("it")
+            called("it")
     _flow(author, leaves, counts, rnd)
     return batch(author.graph(), ROWS)
 
@@ -158,7 +180,9 @@ def test_random_programs_have_legal_rewrites_of_every_kind() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["groups", "conflicts", "rows", "inheriting", "instances"])
+@pytest.mark.parametrize(
+    "rule", ["groups", "conflicts", "rows", "inheriting", "instances", "composites"]
+)
 def test_without_a_rule_wrong_rewrites_get_through(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,12 +195,16 @@ def test_without_a_rule_wrong_rewrites_get_through(
     def always(*_: object) -> bool:
         return True
 
+    def leaves_alone(nodes: Iterable[PlanNode], of: AccessesOf = own_accesses) -> object:
+        return tuple((n, of(n)) for n in nodes if n.is_leaf)
+
     name, lenient = {
         "groups": ("_against_groups", nothing),
         "conflicts": ("first_conflict", no_conflict),
         "rows": ("_in_rows", always),
         "inheriting": ("_against_inheriting", nothing),
         "instances": ("_against_instances", nothing),
+        "composites": ("touching", leaves_alone),
     }[rule]
     monkeypatch.setattr(Interleave, "_against_conflicts", no_conflict)  # a second line of defence
     for module in (split_rules, rewire_rules, temporal_rules):
