@@ -210,6 +210,7 @@ class Calls:
             here.waits,
             access=access,
             node=call.node,
+            first=lane is not None and lane is next(iter(self.lanes.values())),
         )
 
     def _targets(self, call: Call, args: tuple[Any, ...]) -> list[_Target]:

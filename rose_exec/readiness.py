@@ -43,6 +43,7 @@ class Submission:
         worker: Worker that runs it.
         cores: CPU cores it occupies.
         path: Node path, for messages.
+        first: Whether it goes before others that are ready: it keeps a device busy while they are issued.
     """
 
     id: TaskId
@@ -53,6 +54,7 @@ class Submission:
     worker: str
     cores: float = 1.0
     path: str = ""
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,22 +388,25 @@ class Readiness:
         self.became_ready.append(submission.id)
 
     def _dispatch(self) -> list[Command]:
-        """Start what is ready, earliest in program order first; cores are never oversubscribed."""
+        """Start what is ready: what goes first, then by program order; cores are never oversubscribed."""
         commands: list[Command] = []
         if self.conducted:
             return commands
         running = [self._tasks[i].submission.cores for i in self._busy.values() if i is not None]
         used = sum(running)
-        for entry in list(self._ready):
-            task = self._tasks[entry[1]]
+        for _, item in sorted(self._ready, key=lambda entry: not self._urgent(entry[1])):
+            task = self._tasks[item]
             worker = task.submission.worker
             if self._busy[worker] is not None:
                 continue
             if self._capacity and used and used + task.submission.cores > self._capacity:
                 break
             used += task.submission.cores
-            commands.append(self.start(entry[1]))
+            commands.append(self.start(item))
         return commands
+
+    def _urgent(self, item: TaskId) -> bool:
+        return self._tasks[item].submission.first
 
 
 def _separates(barrier: AccessSet, access: AccessSet) -> bool:

@@ -55,6 +55,7 @@ class Task:
         ready_ns: When it last waited for nothing but its worker (monotonic clock).
         access: What it touches, each state on its instance; ``None`` for what its job announces.
         node: Its definition; ``None`` for the reading of an attribute.
+        first: Whether it goes before others that are ready.
     """
 
     job: Job
@@ -67,6 +68,7 @@ class Task:
     ready_ns: int = 0
     access: AccessSet | None = None
     node: ExecutionNode | None = None
+    first: bool = False
 
 
 class Tasks:
@@ -114,6 +116,7 @@ class Tasks:
                 worker,
                 task.cores,
                 task.job.path,
+                task.first,
             )
             if self.conductor is not None:
                 self.conductor.submitted(task, submission)

@@ -67,7 +67,15 @@ class PlanSearch:
 
     def opened(self, plan: Plan) -> Plan | None:
         """The plan with composites opened whose phases could overlap on a device, if there are any."""
-        return opened_plan(plan, self.facts)
+        if opened_plan(plan, self.facts) is not None:
+            return opened_plan(plan, self.facts)
+        # Alone, a split of one device's phases gains nothing in a model, and is no part of the plan.
+        splits = (
+            opened_plan(item.plan, self.facts)
+            for target in sorted(self.facts.on_device)
+            for item in self.alternatives(plan, target)
+        )
+        return next((made for made in splits if made is not None), None)
 
     # GraphSearch --------------------------------------------------------------------------------
 

@@ -1,0 +1,61 @@
+"""Opening composites: which phases get lanes, and what stays closed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rose_opt.alternatives import PlanSearch
+from rose_opt.facts import Facts
+from rose_opt.lanes import opened_plan
+from rose_opt.plan import Lane, Plan, verify
+from rose_opt.settings import PlanSettings
+from tests.rose_opt.programs import ACT, INTERACT, STEP, Took, measured, ppo
+
+SPLIT = f"split-spatial{{loop={INTERACT} groups=2}},interleave{{loop={INTERACT}}},merge{{loop={INTERACT}}}"
+ENCODE, DENOISE = f"{ACT}/policy.encode", f"{ACT}/policy.denoise"
+
+
+def facts(*on_device: str, encode_ms: float = 10.0) -> Facts:
+    took = {ENCODE: Took(encode_ms, 2.0), DENOISE: Took(9.0, 2.0), STEP: Took(1.0)}
+    return replace(measured(ppo(epochs=3, steps=6), took), on_device=frozenset(on_device))
+
+
+def split(known: Facts) -> Plan:
+    search = PlanSearch(known, PlanSettings(cores=8.0, max_groups=2))
+    return next(
+        item.plan
+        for item in search.alternatives(search.native(), STEP)
+        if ",".join(map(str, item.plan.transforms)) == SPLIT
+    )
+
+
+def test_phases_on_a_device_get_lanes_the_longest_first() -> None:
+    known = facts(ENCODE, DENOISE)
+    opened = opened_plan(split(known), known)
+    assert opened is not None
+    verify(opened)
+    assert opened.lanes == (Lane(ENCODE, "policy.encode"), Lane(DENOISE, "policy.denoise"))
+    assert "lanes(policy.encode all SMs | policy.denoise all SMs)" in opened.label
+    known = facts(ENCODE, DENOISE, encode_ms=5.0)
+    opened = opened_plan(split(known), known)
+    assert opened is not None
+    assert opened.lanes[0].path == DENOISE
+
+
+def test_one_phase_on_a_device_stays_closed() -> None:
+    for known in (facts(), facts(ENCODE), facts(ENCODE, STEP)):
+        assert opened_plan(split(known), known) is None
+
+
+def test_nothing_is_opened_where_no_loop_is_split() -> None:
+    known = facts(ENCODE, DENOISE)
+    assert opened_plan(PlanSearch(known).native(), known) is None
+
+
+def test_a_search_splits_in_order_to_open() -> None:
+    known = facts(ENCODE, DENOISE)
+    search = PlanSearch(known, PlanSettings(cores=8.0, max_groups=2))
+    opened = search.opened(search.native())
+    assert opened is not None
+    assert opened.splits() == {INTERACT: 2}
+    assert opened.lanes
