@@ -54,6 +54,7 @@ active: Resolver | None = None
 
 _recorder: Resolver | None = None
 _executor: Resolver | None = None
+_onlooker: Resolver | None = None
 
 
 _watchers: list[Callable[[Resolver | None], None]] = []
@@ -77,7 +78,7 @@ def install_recorder(resolver: Resolver | None) -> None:
     """Open or close recording for this process."""
     global _recorder, active
     _recorder = resolver
-    active = _executor or _recorder
+    active = _onlooker or _executor or _recorder
     for watcher in list(_watchers):
         watcher(resolver)
 
@@ -86,4 +87,16 @@ def install_executor(resolver: Resolver | None) -> None:
     """Put an executor in front of the recorder, or take it away."""
     global _executor, active
     _executor = resolver
-    active = _executor or _recorder
+    active = _onlooker or _executor or _recorder
+
+
+def install_onlooker(resolver: Resolver | None) -> None:
+    """Put a resolver that passes everything on in front of all others, or take it away."""
+    global _onlooker, active
+    _onlooker = resolver
+    active = _onlooker or _executor or _recorder
+
+
+def behind() -> Resolver | None:
+    """What an onlooker passes calls on to; ``None`` in a plain program."""
+    return _executor or _recorder

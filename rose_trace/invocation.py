@@ -101,6 +101,7 @@ def declaration_json(node: ExecutionNode, instance: Instance | None) -> str:
             "component": None if instance is None else instance.declared.key,
             "batch_states": () if instance is None else instance.batch_states,
             "shardable": instance is not None and instance.declared.shardable,
+            **({"graph": True} if declared.graph else {}),
         },
         separators=(",", ":"),
     )

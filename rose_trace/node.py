@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from rose_trace import hooks
 from rose_trace.fingerprint import fingerprint
+from rose_trace.graphs import captured
 from rose_trace.legality import AccessSet
 from rose_trace.pytree import definition_key
 from rose_trace.records import Declaration
@@ -31,7 +32,8 @@ class ExecutionNode:
 
     Attributes:
         name: Name as used in paths, without the component.
-        entry: The user's function.
+        function: The user's function.
+        entry: What runs for it: the function, or captured calls of it where `graph=True` asks for that.
         declaration: What its author declared.
         key: ``module:qualname`` of the definition.
         is_method: Whether the first parameter is a component instance.
@@ -42,7 +44,7 @@ class ExecutionNode:
     def __init__(
         self, entry: Callable[..., Any], name: str | None, declaration: Declaration
     ) -> None:
-        self.entry = entry
+        self.function = entry
         self.name = name or entry.__name__
         self.declaration = declaration
         self.key = definition_key(entry)
@@ -50,12 +52,27 @@ class ExecutionNode:
         self.is_async = inspect.iscoroutinefunction(entry)
         self.is_generator = inspect.isgeneratorfunction(entry) or inspect.isasyncgenfunction(entry)
         self.suspends = self.is_async or self.is_generator
+        self.entry = self._captured() if declaration.graph else entry
         registry[self.key] = self
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hash of the normalised source and the declaration: what a plan relies on."""
-        return fingerprint(self.entry, self.declaration)
+        return fingerprint(self.function, self.declaration)
+
+    def _captured(self) -> Callable[..., Any]:
+        """The entry of a node that is captured.
+
+        Raises:
+            ValueError: If a call of it returns before its work is issued.
+        """
+        if self.suspends:
+            kind = "a coroutine function" if self.is_async else "a generator"
+            raise ValueError(
+                f"rose.node({self.key}, graph=True): expected a plain function, got {kind}. Only what a "
+                "call has launched when it returns can be captured: put that into a node of its own."
+            )
+        return captured(self)
 
     def instance_of(self, args: tuple[Any, ...]) -> Instance | None:
         """The component instance an invocation belongs to, if any."""
@@ -94,6 +111,7 @@ def node(
     refreshes: str | Sequence[str] = (),
     pure: bool = False,
     rows: bool | str | Sequence[str] = False,
+    graph: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
@@ -107,6 +125,7 @@ def node(
     refreshes: str | Sequence[str] = (),
     pure: bool = False,
     rows: bool | str | Sequence[str] = False,
+    graph: bool = False,
 ) -> Any:
     """Make a function, method or async function an execution node.
 
@@ -122,12 +141,17 @@ def node(
         rows: Row i of every output depends only on row i of the inputs (row axis 0). ``True``: every
             tensor argument whose first axis has the batch's length carries rows; names: only those
             parameters do.
+        graph: Capture the device work of a call into a CUDA graph and replay it, with or without a
+            plan. Calls that cannot be captured run eagerly, with a message; so do all where there is
+            no CUDA. What the function does on the host is not repeated.
 
     Returns:
-        The same function with the same signature. Without a trace and a plan it runs unchanged.
+        The same function with the same signature. Without a trace, a plan and `graph` it runs
+        unchanged.
 
     Raises:
-        ValueError: If the declarations contradict each other.
+        ValueError: If the declarations contradict each other, or `graph` is asked of a coroutine or
+            generator function.
 
     Paper: §4.2.
     """
@@ -137,6 +161,7 @@ def node(
         _names(refreshes),
         pure,
         rows if isinstance(rows, bool) else _names(rows),
+        graph,
     )
 
     def decorate(entry: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 NodePath = NewType("NodePath", str)
@@ -67,6 +67,9 @@ class Declaration:
         rows: Row i of every output depends only on row i of the inputs. ``True`` means every tensor
             argument whose first axis has the batch's length carries rows; a tuple names the
             parameters that do.
+        graph: Its device work is captured into CUDA graphs. That changes how it is computed, not
+            what: a plan does not depend on it, so it is not part of the fingerprint, which is made
+            from the representation.
     """
 
     reads: tuple[str, ...] = ()
@@ -74,6 +77,7 @@ class Declaration:
     refreshes: tuple[str, ...] = ()
     pure: bool = False
     rows: bool | tuple[str, ...] = False
+    graph: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.pure and (self.reads or self.updates or self.refreshes):

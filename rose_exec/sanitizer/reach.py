@@ -152,7 +152,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def _function(value: Any) -> types.FunctionType | None:
     """The plain function behind a method, node, property or partial."""
     definition = getattr(value, "__rose_node__", None)
-    found: Any = value if definition is None else definition.entry
+    found: Any = value if definition is None else definition.function
     if hasattr(class_of(found), "entry"):  # a loop
         found = found.entry
     for kind, behind in _BEHIND.items():

@@ -1,0 +1,279 @@
+"""The entry of a node with `graph=True`: eager calls first, then a captured one, again and again.
+
+Every call of the node is one call of the function or one replay, never both, so what the node does to
+states in place happens once per call. The first call with a signature is looked at, the second one is
+made on a side stream as a capture will be, the third one is captured and replayed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rose_trace.graphs.unfit import UnfitError
+
+if TYPE_CHECKING:
+    from rose_trace.graphs.capture import Capture
+    from rose_trace.graphs.signature import Signature
+    from rose_trace.graphs.state import State
+    from rose_trace.node import ExecutionNode
+
+log = logging.getLogger("rose_trace")
+
+MAX_CAPTURES = 8  # ours: signatures per node and component
+MAX_RENEWALS = 8  # ours: captures of one signature that new weights made useless
+MAX_FORGOTTEN = 64  # ours: signatures given up for others before no new ones are looked at
+MAX_UNSETTLED = 3  # ours: calls in a row that leave another state behind on the host
+
+_preparing = threading.Lock()
+"""Held while a call is looked at or captured; another call then runs eagerly and does not wait."""
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """What is known about one signature.
+
+    Attributes:
+        capture: The capture, once there is one.
+        state: State that it holds for.
+        rehearsed: Whether a call has run on the side stream.
+        unsettled: Calls in a row that left another state behind.
+        renewals: Captures that were dropped because the state was replaced.
+        eager: Whether it is run eagerly for good.
+    """
+
+    capture: Capture | None = None
+    state: State | None = None
+    rehearsed: bool = False
+    unsettled: int = 0
+    renewals: int = 0
+    eager: bool = False
+
+
+_EAGER = _Slot(eager=True)
+
+
+def captured(definition: ExecutionNode) -> Callable[..., Any]:
+    """What runs for a node with `graph=True`: its function, or a captured call of it.
+
+    Args:
+        definition: The node.
+
+    Returns:
+        A function with the signature and the results of the node's own.
+    """
+    calls = _Calls(definition)
+
+    @functools.wraps(definition.function)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            calls.say_without_device()
+            return calls.function(*args, **kwargs)
+        if torch._C._len_torch_dispatch_stack() or torch.cuda.is_current_stream_capturing():  # noqa: SLF001
+            return calls.function(*args, **kwargs)  # somebody else watches or captures
+        return calls.make(args, kwargs)
+
+    entry.__rose_node__ = definition  # type: ignore[attr-defined]
+    return entry
+
+
+class _Calls:
+    """Calls of one node, by component and signature."""
+
+    def __init__(self, definition: ExecutionNode) -> None:
+        self.function = definition.function
+        self._definition = definition
+        self._slots: dict[int, OrderedDict[Signature, _Slot]] = {}
+        self._said: set[str] = set()
+        self._forgotten = 0
+        self._lock = threading.Lock()
+
+    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one call on a machine with CUDA."""
+        import torch
+
+        from rose_trace.graphs import capture, signature
+
+        owner = args[0] if self._definition.is_method and args else None
+        given = args if owner is None else args[1:]
+        try:
+            device = torch.device("cuda", torch.cuda.current_device())
+            key, tensors = signature.read(given, kwargs, device)
+            slot = self._slot(owner, (device.index, capture.of_foreign_stream(), *key))
+        except UnfitError as unfit:
+            self._say(unfit)
+            return self.function(*args, **kwargs)
+        if slot.eager:
+            return self.function(*args, **kwargs)
+        ready = slot.capture
+        if ready is not None and slot.state is not None and slot.state.difference() is None:
+            return ready.replay(tensors)
+        if not _preparing.acquire(blocking=False):
+            return self.function(*args, **kwargs)
+        try:
+            return self._prepare(slot, owner, args, kwargs, tensors)
+        finally:
+            _preparing.release()
+
+    def _prepare(
+        self, slot: _Slot, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Any
+    ) -> Any:
+        """One of the calls before the first replay, or after the state was replaced."""
+        changed = None if slot.state is None else slot.state.difference()
+        if changed is not None:
+            slot.renewals += slot.capture is not None
+            slot.capture, slot.state, slot.rehearsed = None, None, False
+            if slot.renewals > MAX_RENEWALS:
+                action = "Copy new values into it in place (copy_, load_state_dict)"
+                self._give_up(slot, UnfitError(f"another '{changed}' again and again", action))
+                return self.function(*args, **kwargs)
+        if slot.state is None:
+            return self._watched(slot, owner, args, kwargs, tensors)
+        if not slot.rehearsed:
+            return self._rehearsed(slot, args, kwargs)
+        return self._captured(slot, owner, args, kwargs, tensors)
+
+    def _watched(
+        self, slot: _Slot, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Any
+    ) -> Any:
+        import torch
+
+        from rose_trace.graphs import watched
+        from rose_trace.graphs.state import State
+
+        try:
+            state = State(self.function, owner)
+        except UnfitError as unfit:
+            self._give_up(slot, unfit)
+            return self.function(*args, **kwargs)
+        device = torch.device("cuda", torch.cuda.current_device())
+        watch = watched.Watch(device, tensors, state.storages)
+        result = watched.call(lambda: self.function(*args, **kwargs), watch)
+        try:
+            watch.judge(result)
+            state.keep(watch.used)
+            changed = state.difference()
+            if changed is None:
+                slot.state, slot.unsettled = state, 0
+                return result
+            slot.unsettled += 1
+            if slot.unsettled >= MAX_UNSETTLED:
+                action = "Write into it in place (copy_), or leave it to the caller"
+                raise UnfitError(f"a call that replaces '{changed}'", action)
+        except UnfitError as unfit:
+            self._give_up(slot, unfit)
+        return result
+
+    def _rehearsed(self, slot: _Slot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        import torch
+
+        from rose_trace.graphs import capture
+
+        current = torch.cuda.current_stream()
+        with capture.side_stream():
+            result = self.function(*args, **kwargs)
+        capture.hand_over(result, current)
+        slot.rehearsed = True
+        return result
+
+    def _captured(
+        self, slot: _Slot, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Any
+    ) -> Any:
+        from rose_trace.graphs import capture, signature
+
+        given = args if owner is None else args[1:]
+        first = () if owner is None else (owner,)
+
+        def call(buffers: list[Any]) -> Any:
+            others, named = signature.replace_tensors((given, kwargs), iter(buffers))
+            return self.function(*first, *others, **named)
+
+        try:
+            made = capture.Capture(call, tensors)
+            changed = None if slot.state is None else slot.state.difference()
+            if changed is not None:
+                raise UnfitError(f"a call that replaces '{changed}'", "Write into it in place")
+        except UnfitError as unfit:
+            self._give_up(slot, unfit)
+            return self.function(*args, **kwargs)
+        except Exception as error:
+            fact = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            self._give_up(slot, UnfitError(fact, "Drop graph=True, or what CUDA cannot capture"))
+            return self.function(*args, **kwargs)
+        slot.capture = made
+        return made.replay(tensors)
+
+    def _slot(self, owner: Any, key: Signature) -> _Slot:
+        """What is known about a signature; the one not used for longest makes room for a new one."""
+        with self._lock:
+            slots = self._slots.get(id(owner))
+            if slots is None:
+                slots = self._new_owner(owner)
+            slot = slots.get(key)
+            if slot is not None:
+                slots.move_to_end(key)
+                return slot
+            if len(slots) < MAX_CAPTURES:
+                slot = slots[key] = _Slot()
+                return slot
+            if self._forgotten < MAX_FORGOTTEN:
+                self._forgotten += 1
+                slots.popitem(last=False)
+                slot = slots[key] = _Slot()
+        self._say_crowded()
+        return slot or _EAGER
+
+    def _new_owner(self, owner: Any) -> OrderedDict[Signature, _Slot]:
+        """Slots of another component, until that is gone.
+
+        Raises:
+            UnfitError: If nobody would learn when that is.
+        """
+        if owner is not None:
+            try:
+                weakref.finalize(owner, self._slots.pop, id(owner), None).atexit = False
+            except TypeError:
+                action = "Add __weakref__ to its __slots__"
+                raise UnfitError("a component without weak references", action) from None
+        slots = self._slots[id(owner)] = OrderedDict()
+        return slots
+
+    def _give_up(self, slot: _Slot, unfit: UnfitError) -> None:
+        slot.eager, slot.capture, slot.state = True, None, None
+        self._say(unfit)
+
+    def _say(self, unfit: UnfitError) -> None:
+        self._say_once(
+            f"{self._name}: expected device work that can be captured, got {unfit.fact}. Such calls run "
+            f"eagerly, with the same results. {unfit.action}, or drop graph=True."
+        )
+
+    def _say_crowded(self) -> None:
+        self._say_once(
+            f"{self._name}: expected at most {MAX_CAPTURES} sets of argument shapes and values, got "
+            "another one. Those not used for longest run eagerly again. Pad to fewer shapes, and pass "
+            "numbers that change from call to call as tensors."
+        )
+
+    def say_without_device(self) -> None:
+        """Once, that nothing is captured here; in the log only for who looks for it."""
+        if "" not in self._said:
+            self._said.add("")
+            log.debug("%s: CUDA is not in use, calls run eagerly.", self._name)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning(text)
+
+    @property
+    def _name(self) -> str:
+        return f"rose.node({self._definition.key}, graph=True)"
