@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rose_opt.cli.refusal import refusing, tell_losses
+from rose_opt.cli.refusal import refusing, tell_gaps
 from rose_opt.drawing import DrawnGraph, graph_svg, listing
 from rose_opt.facts import FactsError, FactsSettings, build_facts
 from rose_opt.plan import Plan, PlanError, PlanRefused
@@ -40,7 +40,7 @@ def graph(
         )
     with refusing(FactsError, TraceError, PlanError, PlanRefused):
         facts = build_facts(trace, FactsSettings(allow_incomplete=allow_incomplete))
-        tell_losses(trace)
+        tell_gaps(trace)
         drawn = (
             DrawnGraph.recorded(facts)
             if plan is None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rose_opt.cli.refusal import Format, refusing, tell_losses
+from rose_opt.cli.refusal import Format, refusing, tell_gaps
 from rose_opt.contention import measured_contention
 from rose_opt.explain import explain
 from rose_opt.facts import FactsError, FactsSettings, build_facts
@@ -82,7 +82,7 @@ def plan(
         facts = build_facts(trace, FactsSettings(allow_incomplete=allow_incomplete))
         contention = measured_contention(facts, (trace, *(observed or ())))
         made = optimize(facts, settings, contention)
-        tell_losses(trace, *(observed or ()))
+        tell_gaps(trace, *(observed or ()))
     if output is not None:
         with refusing(OSError):
             made.save(output)

@@ -40,14 +40,30 @@ def refusing(*errors: type[Exception], code: int = INPUT_REFUSED) -> Generator[N
         raise typer.Exit(code) from error
 
 
-def tell_losses(*traces: Path) -> None:
-    """Say on stderr which of the traces that a result rests on lost rows.
+def tell_sampling(trace: Path, steps: int | None) -> None:
+    """Say on stderr that a trace has rows of some iterations only.
+
+    Args:
+        trace: The trace.
+        steps: Iterations of inner loops recorded in full at each end; ``None`` for all.
+    """
+    if steps is not None:
+        typer.echo(
+            f"{trace}: sampled, so rows are left out: of inner loops the first and last {steps} iterations have "
+            "rows, the others only sums, and durations of single invocations in those are estimates.",
+            err=True,
+        )
+
+
+def tell_gaps(*traces: Path) -> None:
+    """Say on stderr which of the traces that a result rests on lost rows, or were sampled.
 
     Args:
         *traces: Traces that were read.
     """
     for trace in traces:
         info = read_metadata(trace)
+        tell_sampling(trace, info.steps)
         if not info.complete:
             typer.echo(
                 f"{trace}: expected a complete trace, got one that lost rows ({'; '.join(info.reasons)}). What is "

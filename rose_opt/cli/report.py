@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rose_opt.cli.refusal import refusing, tell_losses
+from rose_opt.cli.refusal import refusing, tell_gaps
 from rose_opt.facts import FactsError
 from rose_opt.plan import Plan, PlanError
 from rose_trace.parquet import TraceError
@@ -38,7 +38,7 @@ def report(
         before = read_recorded(trace, iteration)
         after = None if planned is None else read_recorded(planned, iteration)
         page = report_html(before, after, chosen)
-        tell_losses(*filter(None, (trace, planned)))
+        tell_gaps(*filter(None, (trace, planned)))
     with refusing(OSError):
         output.write_text(page, encoding="utf-8")
     typer.echo(f"{output}: {len(page.encode()) / 1e6:.1f} MB, open it in a browser")

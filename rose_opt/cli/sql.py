@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rose_opt.cli.query_output import QueryFormat, documentation, write_rows
-from rose_opt.cli.refusal import refusing
+from rose_opt.cli.refusal import refusing, tell_sampling
 from rose_opt.facts import FactsError
 from rose_opt.sql import QueryError, Session, named_query, queries
 from rose_trace.parquet import TraceError
@@ -84,6 +84,8 @@ def sql(
             typer.echo(
                 f"{request.traces[schema]}: incomplete, so answers may be ({reasons})", err=True
             )
+        for schema, steps in session.sampled.items():
+            tell_sampling(request.traces[schema], steps)
         if request.query is None:
             _prompt(session, format, limit)
         else:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rose_opt.cli.refusal import Format, refusing, tell_losses
+from rose_opt.cli.refusal import Format, refusing, tell_gaps
 from rose_opt.facts import Facts, FactsError, FactsSettings, LowActivityWindow, build_facts
 from rose_opt.facts.corun import COARSE_BELOW
 from rose_opt.facts.windows import MIN_WINDOW_FRACTION, MIN_WINDOW_NS
@@ -55,7 +55,7 @@ def windows(
     )
     with refusing(FactsError, TraceError):
         facts = build_facts(trace, settings)
-        tell_losses(trace)
+        tell_gaps(trace)
     if format is Format.JSON:
         typer.echo(json.dumps(_data(facts), indent=2))
     else:

@@ -24,6 +24,7 @@ class Session:
 
     Attributes:
         incomplete: Why rows are missing, by schema; complete traces are absent.
+        sampled: Iterations of inner loops recorded in full at each end, by schema; full traces are absent.
     """
 
     def __init__(self, traces: Mapping[str, Path]) -> None:
@@ -43,6 +44,9 @@ class Session:
                     read_metadata(beside(path, table))
         self.incomplete = {
             schema: "; ".join(info.reasons) for schema, info in found.items() if not info.complete
+        }
+        self.sampled = {
+            schema: info.steps for schema, info in found.items() if info.steps is not None
         }
         self._database = SharedDatabase(traces)
         self._tables = {

@@ -10,6 +10,7 @@ from rose_opt.cli import app
 from rose_opt.plan import Plan
 from tests.rose_opt.facts.factory import Recording
 from tests.rose_opt.facts.programs import ppo
+from tests.rose_opt.sql.traces import recorded
 
 RUNNER = CliRunner()
 
@@ -40,6 +41,31 @@ def test_explain_reads_a_plan_back(trace: Path) -> None:
     explained = RUNNER.invoke(app, ["explain", str(output)])
     assert explained.exit_code == 0
     assert explained.stdout == planned.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sql", "TRACE", "SELECT path FROM nodes", "--format", "csv"],
+        ["graph", "TRACE"],
+        ["windows", "TRACE", "--format", "json"],
+        ["plan", "TRACE", "--cores", "2", "--format", "json"],
+        ["report", "TRACE", "-o", "PAGE"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_sampled_trace_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+    some, page = recorded(tmp_path / "some.parquet", steps=8, sampled=2), tmp_path / "page.html"
+    words = [{"TRACE": str(some), "PAGE": str(page)}.get(word, word) for word in command]
+    result = RUNNER.invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == (
+        f"{some}: sampled, so rows are left out: of inner loops the first and last 2 iterations have rows, the "
+        "others only sums, and durations of single invocations in those are estimates.\n"
+    )
+    assert result.stdout
+    full = recorded(tmp_path / "full.parquet", steps=8)
+    assert RUNNER.invoke(app, [str(full) if w == str(some) else w for w in words]).stderr == ""
 
 
 def test_verify_tells_equal_from_different(trace: Path) -> None:

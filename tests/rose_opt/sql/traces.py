@@ -119,7 +119,7 @@ class Trainer:
         return self.weights.copy()
 
 
-def recorded(path: Path, steps: int = 6) -> Path:
+def recorded(path: Path, steps: int = 6, sampled: int | None = None) -> Path:
     """A program that the recorder saw, with samples written beside it."""
     with program():
         policy, simulator, trainer = Policy(), Simulator(), Trainer()
@@ -136,7 +136,7 @@ def recorded(path: Path, steps: int = 6) -> Path:
         trainer.update(kept)
         policy.load(trainer.read())
 
-    with rose.record(path):
+    with rose.record(path, steps=sampled):
         for _ in range(4):
             iteration()
     rows: list[dict[str, Any]] = read_spans(path).to_pylist()
