@@ -95,6 +95,8 @@ class RayActors:
             with _within(START_S):
                 self._ray = self._started(store)
                 self.actor("cpu")
+        except RayMissing:
+            raise
         except Exception as error:
             raise RayMissing(f"{type(error).__name__}: {error}".splitlines()[0]) from error
         finally:

@@ -14,11 +14,11 @@ from rose_exec.fuzz import fuzz
 from rose_exec.sanitizer.findings import Checks
 from rose_exec.sanitizer.kept import Kept
 from rose_exec.sanitizer.watch import Watch
+from tests.rose_exec.sanitizer.cases import Case
 from tests.rose_exec.sanitizer.verdict import assert_found, assert_right, compared
 from tests.rose_exec.sanitizer.wrong import ROWS, Build, rollout_of
 from tests.rose_exec.sanitizer.wrong_device import (
     Base,
-    Case,
     acting,
     cases,
     right,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rose_exec.sanitizer.cases import Case
 from tests.rose_exec.sanitizer.verdict import assert_found, assert_right
-from tests.rose_exec.sanitizer.wrong_device import Case, cases, right
+from tests.rose_exec.sanitizer.wrong_device import cases, right
 
 
 @pytest.mark.parametrize("case", cases("cpu"), ids=lambda case: case.name)

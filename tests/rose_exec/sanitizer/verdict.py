@@ -6,8 +6,8 @@ from rose_exec.observed import observe, output_digests
 from rose_exec.sanitizer.check import Checked, check
 from rose_exec.sanitizer.findings import Checks
 from rose_trace import generators
+from tests.rose_exec.sanitizer.cases import Case
 from tests.rose_exec.sanitizer.wrong import Build
-from tests.rose_exec.sanitizer.wrong_device import Case
 
 
 def compared(build: Build, settings: Checks | None = None, same: bool = True) -> Checked:
@@ -30,6 +30,10 @@ def assert_found(case: Case, settings: Checks | None = None) -> None:
     found = [(f.kind, f.node, f.state) for f in checked.findings]
     assert (case.kind, case.node, case.state) in found
     assert {f.node for f in checked.findings} == {case.node}
+    for finding in checked.findings:
+        assert str(finding).startswith(f"{finding.node}: expected ")
+        assert finding.invocation
+        assert finding.annotation.endswith(".")
 
 
 def assert_right(build: Build, settings: Checks | None = None) -> None:

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 import rose_trace as rose
+from tests.rose_exec.sanitizer.cases import Case
 from tests.rose_exec.sanitizer.wrong import ROWS, Build, rollout_of
 
 ACT = "root/rollout/interact/policy.act"
 STEP = "root/rollout/interact/sim.step"
 RESET = "root/rollout/sim.reset"
 LEARN = "root/learning/trainer.learn"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A wrong program.
-
-    Attributes:
-        name: What is wrong with it.
-        build: Builds it.
-        kind: Kind of the finding.
-        node: Node that is to blame.
-        state: What it is about.
-        copied: Whether the executor hands out copies where the program goes on with the original.
-    """
-
-    name: str
-    build: Build
-    kind: str
-    node: str
-    state: str
-    copied: bool = False
 
 
 @rose.node(pure=True)
