@@ -12,7 +12,7 @@ import pytest
 
 import rose_trace as rose
 from rose_exec.driver import Driver
-from rose_exec.quota import QuotaError
+from rose_exec.quota.quota import QuotaError
 from rose_exec.replay import replay
 from rose_exec.tune import TuneSettings, tune
 from rose_opt.measure import QuotaLevel
@@ -53,7 +53,8 @@ def test_only_composites_around_lanes_are_opened(tmp_path: Path, opened: bool) -
         replay(plan, build=programs.build, strict=True) as session,
     ):
         session.built()
-    rows = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    table: Any = pq.read_table(tmp_path / "t.parquet")  # pyright: ignore[reportUnknownMemberType]
+    rows = table.to_pylist()
     waited = {row["path"] for row in rows if row["wait_ns"] is not None}
     tasks = {f"{ACT}/policy.encode", f"{ACT}/policy.denoise"} if opened else {ACT}
     assert {path for path in waited if path.startswith(ACT)} == tasks
