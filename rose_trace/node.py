@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from rose_trace import hooks
 from rose_trace.fingerprint import fingerprint
-from rose_trace.graphs import captured
+from rose_trace.graph_entry import captured
 from rose_trace.legality import AccessSet
 from rose_trace.pytree import definition_key
 from rose_trace.records import Declaration
@@ -60,6 +60,11 @@ class ExecutionNode:
         """Hash of the normalised source and the declaration: what a plan relies on."""
         return fingerprint(self.function, self.declaration)
 
+    @property
+    def graph_name(self) -> str:
+        """The node in messages about its captures."""
+        return f"rose.node({self.key}, graph=True)"
+
     def _captured(self) -> Callable[..., Any]:
         """The entry of a node that is captured.
 
@@ -69,7 +74,7 @@ class ExecutionNode:
         if self.suspends:
             kind = "a coroutine function" if self.is_async else "a generator"
             raise ValueError(
-                f"rose.node({self.key}, graph=True): expected a plain function, got {kind}. Only what a "
+                f"{self.graph_name}: expected a plain function, got {kind}. Only what a "
                 "call has launched when it returns can be captured: put that into a node of its own."
             )
         return captured(self)

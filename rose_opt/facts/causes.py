@@ -193,7 +193,7 @@ def _advice(kind: CauseKind, seen: WindowEvidence, partner: str) -> str:
     beside = f"overlap it with {partner}" if partner else "overlap it with work for the device"
     match kind:
         case CauseKind.LAUNCH_BOUND:
-            return f"capture a CUDA graph of it or fuse its kernels; then {beside}"
+            return f"capture a CUDA graph of it (graph=True in its @rose.node) or fuse its kernels; then {beside}"
         case CauseKind.SMALL_GRID:
             return f"give it a larger batch, or {beside}"
         case CauseKind.MEMORY_BOUND:

@@ -55,8 +55,8 @@ def test_the_largest_windows_say_why_and_what_helps(tmp_path: Path):
         "    -> overlap it with 'train' (100% active, 50.0 ms an iteration), or spread it over processes",
         "  iteration/policy.act",
         "    launch-bound: 1,000 kernels a call of 4.0 us, one every 20.0 us; kernels run 20% of the time",
-        "    -> capture a CUDA graph of it or fuse its kernels; then overlap it with 'train' (100% active, "
-        "50.0 ms an iteration)",
+        "    -> capture a CUDA graph of it (graph=True in its @rose.node) or fuse its kernels; then overlap it "
+        "with 'train' (100% active, 50.0 ms an iteration)",
         "  iteration/read[0]",
         "    waiting on a synchronisation: cudaStreamSynchronize takes 100% of it (1 waits a call)",
         "    -> wait later: launch what does not depend on it before cudaStreamSynchronize",

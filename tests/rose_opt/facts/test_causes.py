@@ -45,7 +45,7 @@ def test_many_short_kernels_with_gaps_are_launch_bound(tmp_path: Path):
     assert cause.text == (
         "500 kernels a call of 5.0 us, one every 20.0 us; kernels run 25% of the time"
     )
-    assert cause.advice.startswith("capture a CUDA graph of it")
+    assert cause.advice.startswith("capture a CUDA graph of it (graph=True in its @rose.node)")
     seen = cause.evidence
     assert (seen.kernels, seen.kernel_ns) == (500, 2_500 * US)
     assert (seen.busy, seen.filled) == (pytest.approx(0.25), pytest.approx(0.25))

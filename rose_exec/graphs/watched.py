@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rose_exec.graphs.onlooker import looking_on
+from rose_exec.graphs.signature import PLAIN
+from rose_exec.graphs.unfit import UnfitError
 from rose_trace import generators, pytree
-from rose_trace.graphs.onlooker import looking_on
-from rose_trace.graphs.signature import PLAIN
-from rose_trace.graphs.unfit import UnfitError
 from rose_trace.identity import derives
 from rose_trace.pytree import class_of
 
@@ -33,6 +33,7 @@ class Watch(TorchDispatchMode):
     Attributes:
         unfit: Why the call cannot be captured; ``None`` if nothing was seen.
         used: Storages of `state` that were used.
+        draws: Whether the device's default generator was drawn from.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Watch(TorchDispatchMode):
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.unfit: UnfitError | None = None
         self.used: set[int] = set()
+        self.draws = False
         self._device = device
         self._inputs = {_address(x) for x in inputs}
         self._state = state
@@ -71,7 +73,7 @@ class Watch(TorchDispatchMode):
             UnfitError: If it cannot be captured.
         """
         if self.unfit is None and not self._launched:
-            self._refuse("no work for the device", "Drop graph=True")
+            self._refuse("no work for the device", "Capture what launches some")
         for leaf in pytree.flatten(result)[0]:
             kind = class_of(leaf)
             if kind in PLAIN:
@@ -98,6 +100,7 @@ class Watch(TorchDispatchMode):
     def _look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tags = {tag.name for tag in func.tags}
         given = list(_tensors((args, kwargs)))
+        self.draws |= "nondeterministic_seeded" in tags
         if "data_dependent_output" in tags:
             self._refuse(f"the host reads a value of the device ({func})", _HOST)
         elif func.overloadpacket in _INDEXING:
@@ -149,7 +152,7 @@ class Watch(TorchDispatchMode):
             self.unfit = UnfitError(fact, action)
 
 
-def call(function: Callable[[], Any], watch: Watch) -> Any:
+def watched_call(function: Callable[[], Any], watch: Watch) -> Any:
     """Make a call under a watch.
 
     Args:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rose_trace as rose
-from rose_trace.graphs.state import State
+from rose_exec.graphs.state import State
 
 FACTOR = 2.0
 TABLE = torch.ones(3)
@@ -17,6 +17,8 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 
 
 class Policy:
+    gain = 1.0
+
     def __init__(self) -> None:
         self.net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
@@ -31,7 +33,7 @@ class Policy:
 
     @rose.node(pure=True)
     def _head(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.scale + self.shift
+        return x * self.scale * self.gain + self.shift
 
     def act(self, obs: torch.Tensor) -> torch.Tensor:
         return self._head(self.net(scaled(obs)))
@@ -91,6 +93,7 @@ def test_every_way_to_replace_something_is_seen(monkeypatch: pytest.MonkeyPatch)
         (lambda: setattr(policy, "scale", 2.5), "self.scale"),
         (lambda: policy.caches["a"].update(b=2), "self.caches['a'].b"),
         (lambda: policy.caches.update(c=1), "self.caches"),
+        (lambda: monkeypatch.setattr(Policy, "gain", 2.0), "Policy.gain"),
         (lambda: setattr(policy, "net", torch.nn.Sequential(linear)), "self.net"),
         (lambda: monkeypatch.setitem(globals(), "FACTOR", 3.0), "FACTOR"),
         (lambda: monkeypatch.setitem(globals(), "TABLE", torch.ones(3)), "TABLE"),

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
-from rose_trace.graphs.signature import PLAIN
-from rose_trace.graphs.unfit import UnfitError
+from rose_exec.graphs.names import reached
+from rose_exec.graphs.signature import PLAIN
+from rose_exec.graphs.unfit import UnfitError
 from rose_trace.identity import derives
 from rose_trace.pytree import class_of
 
 MAX_HOLDERS = 50_000  # ours: objects of one call's state
 
 _CODE: Any = types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type | property
-_MODULE = ("_parameters", "_buffers", "_modules", "training", "forward")
-"""What code that calls a torch module relies on without naming it."""
 _FOREIGN = ("threading", "_thread", "logging", "queue", "weakref", "numpy", "rose_trace")
 
 
@@ -69,9 +68,11 @@ class State:
         if owner is not None:
             self._known[id(owner)] = None  # a reference would keep it alive for ever
         names: dict[str, None] = {}
-        for code in _reached(function, owner, names):
+        for code in reached(function, owner, names):
             self._add_code(code, names)
         if owner is not None:
+            for base in class_of(owner).__mro__:
+                self._named(base.__name__, vars(base), tuple(n for n in vars(base) if n in names))
             own = _space(owner)
             self._named("self", own, tuple(n for n in own if n in names))
 
@@ -124,7 +125,7 @@ class State:
         space = function.__globals__
         self._named("", space, tuple(n for n in names if n in space))
 
-    def _named(self, label: str, space: dict[str, Any], names: tuple[str, ...]) -> None:
+    def _named(self, label: str, space: Mapping[str, Any], names: tuple[str, ...]) -> None:
         """Hold some names of a namespace."""
         values = tuple(map(space.get, names))
         self._hold(label, names, lambda: map(space.get, names), lambda: names, values)
@@ -197,57 +198,8 @@ class State:
             self._empty.append(container)
 
 
-def _reached(
-    function: Callable[..., Any], owner: Any, names: dict[str, None]
-) -> list[types.FunctionType]:
-    """Functions that `function` calls by name, itself first; collects all names that they use.
-
-    Followed are methods of the owner and functions of the same top-level package.
-    """
-    found: list[types.FunctionType] = []
-    waiting: list[Any] = [function]
-    cls: Any = None if owner is None else class_of(owner)
-    if cls is not None and derives(cls, torch.nn.Module):
-        names |= dict.fromkeys(_MODULE)
-        waiting.append(cls.forward)
-    while waiting:
-        each = _written(waiting.pop())
-        if each is None or each in found or _package(each) == "torch":
-            continue
-        found.append(each)
-        for code in _codes(each.__code__):
-            for name in code.co_names:
-                names[name] = None
-                waiting.append(getattr(cls, name, None))
-                value = each.__globals__.get(name)
-                if getattr(value, "__module__", None) and _package(value) == _package(function):
-                    waiting.append(value)
-    return found
-
-
-def _written(value: Any) -> types.FunctionType | None:
-    """The plain function behind a decorated one, a method or a property."""
-    found: Any = value
-    for name in ("fget", "func", "__func__"):
-        found = getattr(found, name, found)
-    while derives(class_of(found), types.FunctionType) and hasattr(found, "__wrapped__"):
-        found = found.__wrapped__
-    return found if isinstance(found, types.FunctionType) else None
-
-
 def _space(value: Any) -> dict[str, Any]:
     return value.__dict__
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-def _package(value: Any) -> str:
-    return str(value.__module__).partition(".")[0]
 
 
 def _moved(held: _Holder) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rose_trace as rose
-from rose_trace.graphs.entry import MAX_CAPTURES, MAX_FORGOTTEN, _Calls
+from rose_exec.graphs.calls import MAX_CAPTURES, MAX_FORGOTTEN, Calls
 from rose_trace.invocation import declaration_json
 from rose_trace.node import ExecutionNode
 from rose_trace.records import Declaration
@@ -101,7 +101,7 @@ def test_functions_that_return_before_their_work_are_refused() -> None:
 
 
 def test_signatures_are_bounded_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    calls = _Calls(definition(Policy.act))
+    calls = Calls(definition(Policy.act))
     policy, other = Policy(), Policy()
     slots = [calls._slot(policy, (n,)) for n in range(MAX_CAPTURES)]
     assert calls._slot(policy, (0,)) is slots[0]
@@ -124,7 +124,7 @@ def test_signatures_are_bounded_and_said_once(caplog: pytest.LogCaptureFixture) 
 
 
 def test_captures_go_with_their_component() -> None:
-    calls = _Calls(definition(Policy.act))
+    calls = Calls(definition(Policy.act))
     policy = Policy()
     calls._slot(policy, (0,))
     assert len(calls._slots) == 1

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
+from rose_exec.graphs.unfit import UnfitError
 from rose_trace import pytree
 from rose_trace.frames import current_rows
-from rose_trace.graphs.unfit import UnfitError
 from rose_trace.identity import derives
 from rose_trace.legality import RowRange
 from rose_trace.pytree import class_of

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import rose_trace as rose
+from rose_exec.graphs.state import State
+from rose_exec.graphs.unfit import UnfitError
+from rose_exec.graphs.watched import Watch, watched_call
 from rose_trace import hooks
-from rose_trace.graphs import watched
-from rose_trace.graphs.state import State
-from rose_trace.graphs.unfit import UnfitError
 from rose_trace.rng import RowGenerator
 
 CPU = torch.device("cpu")
@@ -60,11 +60,11 @@ UNFIT: list[tuple[Callable[[Any], Any], str]] = [
 
 def looked_at(
     function: Callable[[Any], Any], *args: torch.Tensor, device: torch.device = CPU
-) -> watched.Watch:
+) -> Watch:
     """Make the call under a watch; its result must be that of the plain call."""
     state = State(function)
-    watch = watched.Watch(device, args, state.storages)
-    result = watched.call(lambda: function(*args), watch)
+    watch = Watch(device, args, state.storages)
+    result = watched_call(lambda: function(*args), watch)
     watch.judge(result)
     return watch
 

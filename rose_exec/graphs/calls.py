@@ -1,4 +1,4 @@
-"""The entry of a node with `graph=True`: eager calls first, then a captured one, again and again.
+"""Calls of a node with `graph=True`: eager ones first, then a captured one, again and again.
 
 Every call of the node is one call of the function or one replay, never both, so what the node does to
 states in place happens once per call. The first call with a signature is looked at, the second one is
@@ -7,25 +7,23 @@ made on a side stream as a capture will be, the third one is captured and replay
 
 from __future__ import annotations
 
-import functools
 import logging
-import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rose_trace.graphs.unfit import UnfitError
+import torch
 
-if TYPE_CHECKING:
-    from rose_trace.graphs.capture import Capture
-    from rose_trace.graphs.signature import Signature
-    from rose_trace.graphs.state import State
-    from rose_trace.node import ExecutionNode
+from rose_exec.graphs.capture import Capture, hand_over, of_foreign_stream, side_stream
+from rose_exec.graphs.signature import Signature, read, replace_tensors
+from rose_exec.graphs.state import State
+from rose_exec.graphs.unfit import UnfitError
+from rose_exec.graphs.watched import Watch, watched_call
+from rose_trace.node import ExecutionNode
 
-log = logging.getLogger("rose_trace")
+log = logging.getLogger("rose_exec")
 
 MAX_CAPTURES = 8  # ours: signatures per node and component
 MAX_RENEWALS = 8  # ours: captures of one signature that new weights made useless
@@ -43,6 +41,7 @@ class _Slot:
     Attributes:
         capture: The capture, once there is one.
         state: State that it holds for.
+        draws: Whether the call draws from the device's default generator.
         rehearsed: Whether a call has run on the side stream.
         unsettled: Calls in a row that left another state behind.
         renewals: Captures that were dropped because the state was replaced.
@@ -51,6 +50,7 @@ class _Slot:
 
     capture: Capture | None = None
     state: State | None = None
+    draws: bool = False
     rehearsed: bool = False
     unsettled: int = 0
     renewals: int = 0
@@ -60,33 +60,12 @@ class _Slot:
 _EAGER = _Slot(eager=True)
 
 
-def captured(definition: ExecutionNode) -> Callable[..., Any]:
-    """What runs for a node with `graph=True`: its function, or a captured call of it.
+class Calls:
+    """Calls of one node, by component and signature.
 
     Args:
         definition: The node.
-
-    Returns:
-        A function with the signature and the results of the node's own.
     """
-    calls = _Calls(definition)
-
-    @functools.wraps(definition.function)
-    def entry(*args: Any, **kwargs: Any) -> Any:
-        torch: Any = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_initialized():
-            calls.say_without_device()
-            return calls.function(*args, **kwargs)
-        if torch._C._len_torch_dispatch_stack() or torch.cuda.is_current_stream_capturing():  # noqa: SLF001
-            return calls.function(*args, **kwargs)  # somebody else watches or captures
-        return calls.make(args, kwargs)
-
-    entry.__rose_node__ = definition  # type: ignore[attr-defined]
-    return entry
-
-
-class _Calls:
-    """Calls of one node, by component and signature."""
 
     def __init__(self, definition: ExecutionNode) -> None:
         self.function = definition.function
@@ -97,17 +76,21 @@ class _Calls:
         self._lock = threading.Lock()
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make one call on a machine with CUDA."""
-        import torch
+        """Make one call, eagerly or as a replay.
 
-        from rose_trace.graphs import capture, signature
+        Args:
+            args: Positional arguments, the component first for a method.
+            kwargs: Keyword arguments.
 
+        Returns:
+            What the function returns.
+        """
         owner = args[0] if self._definition.is_method and args else None
         given = args if owner is None else args[1:]
         try:
             device = torch.device("cuda", torch.cuda.current_device())
-            key, tensors = signature.read(given, kwargs, device)
-            slot = self._slot(owner, (device.index, capture.of_foreign_stream(), *key))
+            key, tensors = read(given, kwargs, device)
+            slot = self._slot(owner, (device.index, of_foreign_stream(), *key))
         except UnfitError as unfit:
             self._say(unfit)
             return self.function(*args, **kwargs)
@@ -144,25 +127,20 @@ class _Calls:
     def _watched(
         self, slot: _Slot, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Any
     ) -> Any:
-        import torch
-
-        from rose_trace.graphs import watched
-        from rose_trace.graphs.state import State
-
         try:
             state = State(self.function, owner)
         except UnfitError as unfit:
             self._give_up(slot, unfit)
             return self.function(*args, **kwargs)
         device = torch.device("cuda", torch.cuda.current_device())
-        watch = watched.Watch(device, tensors, state.storages)
-        result = watched.call(lambda: self.function(*args, **kwargs), watch)
+        watch = Watch(device, tensors, state.storages)
+        result = watched_call(lambda: self.function(*args, **kwargs), watch)
         try:
             watch.judge(result)
             state.keep(watch.used)
             changed = state.difference()
             if changed is None:
-                slot.state, slot.unsettled = state, 0
+                slot.state, slot.draws, slot.unsettled = state, watch.draws, 0
                 return result
             slot.unsettled += 1
             if slot.unsettled >= MAX_UNSETTLED:
@@ -173,31 +151,25 @@ class _Calls:
         return result
 
     def _rehearsed(self, slot: _Slot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        import torch
-
-        from rose_trace.graphs import capture
-
         current = torch.cuda.current_stream()
-        with capture.side_stream():
+        with side_stream():
             result = self.function(*args, **kwargs)
-        capture.hand_over(result, current)
+        hand_over(result, current)
         slot.rehearsed = True
         return result
 
     def _captured(
         self, slot: _Slot, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Any
     ) -> Any:
-        from rose_trace.graphs import capture, signature
-
         given = args if owner is None else args[1:]
         first = () if owner is None else (owner,)
 
         def call(buffers: list[Any]) -> Any:
-            others, named = signature.replace_tensors((given, kwargs), iter(buffers))
+            others, named = replace_tensors((given, kwargs), iter(buffers))
             return self.function(*first, *others, **named)
 
         try:
-            made = capture.Capture(call, tensors)
+            made = Capture(call, tensors, draws=slot.draws)
             changed = None if slot.state is None else slot.state.difference()
             if changed is not None:
                 raise UnfitError(f"a call that replaces '{changed}'", "Write into it in place")
@@ -206,7 +178,7 @@ class _Calls:
             return self.function(*args, **kwargs)
         except Exception as error:
             fact = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            self._give_up(slot, UnfitError(fact, "Drop graph=True, or what CUDA cannot capture"))
+            self._give_up(slot, UnfitError(fact, "Leave out what CUDA cannot capture"))
             return self.function(*args, **kwargs)
         slot.capture = made
         return made.replay(tensors)
@@ -252,28 +224,18 @@ class _Calls:
 
     def _say(self, unfit: UnfitError) -> None:
         self._say_once(
-            f"{self._name}: expected device work that can be captured, got {unfit.fact}. Such calls run "
+            f"{self._definition.graph_name}: expected device work that can be captured, got {unfit.fact}. Such calls run "
             f"eagerly, with the same results. {unfit.action}, or drop graph=True."
         )
 
     def _say_crowded(self) -> None:
         self._say_once(
-            f"{self._name}: expected at most {MAX_CAPTURES} sets of argument shapes and values, got "
+            f"{self._definition.graph_name}: expected at most {MAX_CAPTURES} sets of argument shapes and values, got "
             "another one. Those not used for longest run eagerly again. Pad to fewer shapes, and pass "
             "numbers that change from call to call as tensors."
         )
-
-    def say_without_device(self) -> None:
-        """Once, that nothing is captured here; in the log only for who looks for it."""
-        if "" not in self._said:
-            self._said.add("")
-            log.debug("%s: CUDA is not in use, calls run eagerly.", self._name)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             log.warning(text)
-
-    @property
-    def _name(self) -> str:
-        return f"rose.node({self._definition.key}, graph=True)"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from rose_exec.graphs.signature import read, replace_tensors, surroundings
+from rose_exec.graphs.unfit import UnfitError
 from rose_trace.frames import Frame, entered
-from rose_trace.graphs.signature import read, replace_tensors, surroundings
-from rose_trace.graphs.unfit import UnfitError
 from rose_trace.legality import RowRange
 
 CPU = torch.device("cpu")
