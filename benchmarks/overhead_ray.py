@@ -49,6 +49,10 @@ class Actor:
         """Takes a tensor, returns a number."""
         return overhead_program.count(value)
 
+    def count_own(self, value: torch.Tensor) -> int:
+        """Takes a tensor that it may write to, as consumers of Rose may."""
+        return overhead_program.count(overhead_program.copied(value))
+
     def copied(self, value: torch.Tensor) -> torch.Tensor:
         """Takes a tensor, returns one of its size."""
         return overhead_program.copied(value)
@@ -149,6 +153,7 @@ class RayActors:
         return {
             "ray_sent": lambda: ray.get(first.count.remote(value)),
             "ray_resident": lambda: ray.get(first.count.remote(mine)),
+            "ray_resident_own": lambda: ray.get(first.count_own.remote(mine)),
             "ray_kept": lambda: ray.get(first.count_kept.remote()),
             "ray_resident_returned": returned,
             "ray_peer": lambda: ray.get(first.count.remote(other)),
