@@ -151,6 +151,11 @@ class Buffers:
                 self._failed(error, 0)
         self._write_samples()
 
+    def left(self) -> list[Invocation]:
+        """Finished invocations that nobody has carried to the part yet."""
+        with self._wake:
+            return [inv for buffer in self._buffers for inv in buffer.rows]
+
     def close(self) -> None:
         """Stop the flusher and carry what is left; rows that finish later are carried at once."""
         with self._wake:

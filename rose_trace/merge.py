@@ -47,7 +47,7 @@ def merge(parts: Path, path: Path) -> TraceInfo:
     header = _read_header(parts)
     reasons: list[str] = []
     batches: dict[str, list[Any]] = {"spans": [], "activity": []}
-    processes, running = _read_parts(parts, batches, reasons)
+    processes, running, unfinished = _read_parts(parts, batches, reasons)
     owner = header["pid"]
     if owner != os.getpid() and not any(p.pid == owner for p in processes):
         reasons.append(f"process main (pid {owner}) ended without closing its trace")
@@ -62,6 +62,7 @@ def merge(parts: Path, path: Path) -> TraceInfo:
         processes,
         header.get("activity", {}),
         header.get("steps"),
+        unfinished,
     )
     try:
         _forget_probes(path, info.run)
@@ -127,9 +128,14 @@ def _remove(parts: Path) -> None:
 
 def _read_parts(
     parts: Path, batches: dict[str, list[Any]], reasons: list[str]
-) -> tuple[list[ProcessRows], bool]:
-    """Read every stream; returns what each process contributed and whether one is still writing."""
+) -> tuple[list[ProcessRows], bool, dict[str, int]]:
+    """Read every stream.
+
+    Returns:
+        What each process contributed, whether one is still writing, and what was open at their ends.
+    """
     processes: list[ProcessRows] = []
+    unfinished: dict[str, int] = {}
     running = False
     found = {file.name.rsplit(".", 2)[0] for file in parts.glob("*.arrow")}
     manifests = {file.stem for file in parts.glob("*.json")} - found - {"run"}
@@ -139,7 +145,7 @@ def _read_parts(
             reasons.append(f"{stem} in {parts.name} is of other origin")
             continue
         rows, cut = _read_streams(parts, stem, batches)
-        item = _read_manifest(parts / f"{stem}.json", rows)
+        item = _read_manifest(parts / f"{stem}.json", rows, unfinished)
         if item is None:
             role, pid = named["role"], int(named["pid"])
             item = ProcessRows(role, pid, rows, None, 0, [], None)
@@ -157,7 +163,7 @@ def _read_parts(
             reasons.append(f"{where} lost {item.lost} rows")
         if item.failure:
             reasons.append(f"{where} stopped recording: {item.failure}")
-    return processes, running
+    return processes, running, unfinished
 
 
 def _read_streams(
@@ -178,12 +184,20 @@ def _read_streams(
     return rows, cut
 
 
-def _read_manifest(file: Path, rows: dict[str, int]) -> ProcessRows | None:
-    """What a process said at its end; ``None`` where it did not get to, or what it said is damaged."""
+def _read_manifest(
+    file: Path, rows: dict[str, int], unfinished: dict[str, int]
+) -> ProcessRows | None:
+    """What a process said at its end; ``None`` where it did not get to, or what it said is damaged.
+
+    What it says was open then is added to `unfinished`.
+    """
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
         expected = {table: int(said["rows"][table]) for table in rows}
         failure = None if said["failure"] is None else str(said["failure"])
+        open_then = {str(path): int(count) for path, count in said.get("unfinished", {}).items()}
+        for path, count in open_then.items():
+            unfinished[path] = unfinished.get(path, 0) + count
         return ProcessRows(
             str(said["process"]),
             int(said["pid"]),
@@ -193,7 +207,7 @@ def _read_manifest(file: Path, rows: dict[str, int]) -> ProcessRows | None:
             said["clocks"],
             failure,
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,13 @@ class TraceInfo:
         run: Id of the run.
         schema_version: Version of the tables.
         producer: Versions of what wrote it.
-        complete: Whether every row that was recorded is in the file.
+        complete: Whether every invocation that ended while it was recorded is in the file.
         reasons: Why it is not complete; empty otherwise.
         rows: Rows per table.
         processes: One entry per process.
         activity: Source of activity and why better ones were not used.
         steps: Iterations at each end of inner loops that were recorded in full; ``None`` for all.
+        unfinished: Invocations that had not ended when the recording did and have no row, by node path.
     """
 
     run: str
@@ -80,6 +81,7 @@ class TraceInfo:
     processes: list[ProcessRows]
     activity: dict[str, Any]
     steps: int | None = None
+    unfinished: dict[str, int] = field(default_factory=dict[str, int])
 
     def to_json(self) -> str:
         """JSON, as kept in the file's metadata."""

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +97,20 @@ class PartFile:
         batch = pa.RecordBatch.from_pylist([{**row, **mine} for row in rows], schema=SPANS)
         self._write("spans", batch)
 
-    def close(self, lost_rows: int, failure: str | None) -> None:
+    def close(
+        self, lost_rows: int, failure: str | None, unfinished: Mapping[str, int] | None = None
+    ) -> None:
         """End the streams and leave the manifest; never raises.
 
         Args:
             lost_rows: Rows that could not be written.
             failure: What stopped recording early, if anything.
+            unfinished: Invocations that have not ended and have no row, by node path.
         """
         try:
             self._end_streams()
             if self._streams or self._broken or lost_rows or failure:
-                self._leave_manifest(lost_rows, failure)
+                self._leave_manifest(lost_rows, failure, unfinished or {})
         except Exception as error:
             log.error(
                 "%s: expected to end the parts of process %s there, got %s. The trace is marked incomplete; the "
@@ -126,19 +129,22 @@ class PartFile:
             with contextlib.suppress(OSError):
                 sink.close()
 
-    def _leave_manifest(self, lost_rows: int, failure: str | None) -> None:
+    def _leave_manifest(
+        self, lost_rows: int, failure: str | None, unfinished: Mapping[str, int]
+    ) -> None:
         manifest = {
             "process": self.process,
             "pid": self.pid,
             "rows": self.rows,
             "lost": lost_rows,
             "failure": failure,
+            "unfinished": dict(unfinished),
             "clocks": [self._opened, read_clocks()],
             "streams": {kind: f"{self._stem}.{kind}.arrow" for kind in self._streams},
         }
-        unfinished = self.directory / f"{self._stem}.json.new"
-        unfinished.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        os.replace(unfinished, self.directory / f"{self._stem}.json")
+        fresh = self.directory / f"{self._stem}.json.new"
+        fresh.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        os.replace(fresh, self.directory / f"{self._stem}.json")
 
     def _write(self, kind: str, batch: Any) -> None:
         with self._writing:

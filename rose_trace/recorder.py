@@ -34,6 +34,7 @@ from rose_trace.otel import SPAN_KEY
 from rose_trace.pytree import class_of
 from rose_trace.record import ChildSettings
 from rose_trace.suspended import drive
+from rose_trace.unfinished import unfinished
 
 __all__ = ["Execution", "Recorder", "execution"]
 
@@ -78,6 +79,7 @@ class Recorder(LocalComponents):
         self._states: dict[str, list[int]] = {}
         self._roots: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._since_ns = 0
 
     # Resolver.
 
@@ -303,6 +305,16 @@ class Recorder(LocalComponents):
             )
         return self.failure
 
+    def unfinished(self) -> dict[str, int]:
+        """Invocations that have no row since they have not ended, by node path; asked once, at the end."""
+        try:
+            with self._lock:
+                sites = list(self._sites.values())
+            return unfinished(sites, self.buffers.left(), self._since_ns)
+        except Exception as failure:
+            self.fail(failure)
+            return {}
+
     def child_settings(self) -> ChildSettings:
         """What a worker process started here needs to join the trace, under the current invocation."""
         return dataclasses.replace(self._settings, traceparent=self.traceparent())
@@ -315,6 +327,7 @@ class Recorder(LocalComponents):
         self._ids = otel.Ids()
         self._span_id = self._ids.span_bits
         self._lock = threading.Lock()
+        self._since_ns = _now()
 
     def traceparent(self) -> str:
         """W3C traceparent of the current invocation, or of the recording; empty where there is none."""

@@ -81,7 +81,8 @@ class ProcessRecording:
         self.recorder.buffers.close()
         if self._foreign is not None:
             self._foreign.stop()
-        self.part.close(self.recorder.lost_rows, self.recorder.missing())
+        unfinished = self.recorder.unfinished()
+        self.part.close(self.recorder.lost_rows, self.recorder.missing(), unfinished)
         if self.export is not None:
             self.export.close()
 

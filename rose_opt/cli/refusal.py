@@ -64,6 +64,13 @@ def tell_gaps(*traces: Path) -> None:
     for trace in traces:
         info = read_metadata(trace)
         tell_sampling(trace, info.steps)
+        if info.unfinished:
+            told = sum(info.unfinished.values()), next(iter(info.unfinished))
+            typer.echo(
+                f"{trace}: {told[0]} invocations had not ended when the recording did, such as {told[1]}. They have no "
+                "row, and what they had called by then is left out.",
+                err=True,
+            )
         if not info.complete:
             typer.echo(
                 f"{trace}: expected a complete trace, got one that lost rows ({'; '.join(info.reasons)}). What is "

@@ -116,7 +116,9 @@ def build_facts(trace: str | Path, settings: FactsSettings | None = None) -> Fac
             "Record again, or allow an incomplete trace."
         )
     with opened(path, settings.memory_limit) as store:
-        nodes, structures = build_hierarchy(store, settings.root, settings.allow_incomplete)
+        # Where nothing that ended was lost, a missing caller is one that had not ended.
+        cut_off = settings.allow_incomplete or bool(info.unfinished)
+        nodes, structures = build_hierarchy(store, settings.root, cut_off)
         edges = data_edges(store, nodes)
         graph = Graph(nodes, tuple(item.edge for item in edges))
         graph.verify()

@@ -76,12 +76,14 @@ def build_hierarchy(
             f"{', '.join(missing)} only in others. Record with more steps, or without sampling."
         )
     calls = {row["path_id"]: row for row in store.run("calls")}
+    bodies = {row["path_id"]: row["bodies"] for row in store.run("bodies")}
     parents = {place.parent for place in places}
     nodes = tuple(
         _node(
             row,
             None if place.parent < 0 else paths[place.parent],
             calls,
+            bodies.get(place.parent, 0),
             place.path_id in parents,
         )
         for row, place in zip(paths, places, strict=True)
@@ -148,6 +150,7 @@ def _node(
     row: Mapping[str, Any],
     parent: Mapping[str, Any] | None,
     calls: Mapping[int, Mapping[str, Any]],
+    bodies: int,
     composite: bool,
 ) -> GraphNode:
     declared: dict[str, Any] = json.loads(row["declaration"] or "{}")
@@ -168,9 +171,7 @@ def _node(
     # One path with several definitions is not one node: treat it as unknown.
     opaque = not row["uniform"] or (kind == "exec" and not composite and declaration.silent)
     called = calls.get(row["path_id"], {"low": 1, "high": 1, "called": 0})
-    steady = parent is None or (
-        called["low"] == called["high"] and called["called"] == parent["bodies"]
-    )
+    steady = parent is None or (called["low"] == called["high"] and called["called"] == bodies)
     return GraphNode(
         path=NodePath(row["path"]),
         name=row["node"],

@@ -15,6 +15,8 @@ from rich.text import Text
 from rose_trace.cli.output import Format, refusing
 from rose_trace.parquet import TraceInfo, read_metadata
 
+SHOWN = 4  # ours: paths of open invocations
+
 
 def info(
     trace: Annotated[Path, typer.Argument(help="The trace file.")],
@@ -40,6 +42,12 @@ def show(trace: Path, found: TraceInfo) -> None:
     console.print(f"complete  {'yes' if found.complete else 'no'}")
     for reason in found.reasons:
         console.print(f"          - {reason}", soft_wrap=True)
+    if found.unfinished:
+        console.print(
+            f"open      {sum(found.unfinished.values())} invocations at the end, which have no row: "
+            f"{_first(found.unfinished)}",
+            soft_wrap=True,
+        )
     if found.steps is not None:
         console.print(
             f"sampled   the first and last {found.steps} iterations of inner loops in full, sums of the others"
@@ -51,6 +59,13 @@ def show(trace: Path, found: TraceInfo) -> None:
         rows = [str(item.rows.get(name, 0)) for name in ("spans", "activity")]
         table.add_row(Text(item.process), str(item.pid), *rows, str(item.lost), Text(end))
     console.print(table)
+
+
+def _first(unfinished: dict[str, int]) -> str:
+    """The first few of them by path."""
+    told = [path if n == 1 else f"{n} of {path}" for path, n in unfinished.items()]
+    more = f" and {len(told) - SHOWN} more paths" if len(told) > SHOWN else ""
+    return ", ".join(told[:SHOWN]) + more
 
 
 def _activity(found: TraceInfo) -> str:

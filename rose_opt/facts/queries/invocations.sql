@@ -18,6 +18,8 @@ SELECT
     s.parent_id,
     p.path_id,
     s.iteration[-1] AS idx,
+    CASE WHEN s.kind = 'exec' THEN 1
+        ELSE coalesce(map_extract_value(s.attributes, 'sampled')::INTEGER, s.count) END AS runs,
     s.start_ns,
     greatest(s.end_ns, coalesce(s.device_end_ns, s.end_ns)) AS end_ns,
     s.cpu_ns,

@@ -14,9 +14,6 @@ SELECT
     max(map_extract_value(attributes, 'generators')) AS generators,
     min(count) AS count_low,
     max(count) AS count_high,
-    sum(CASE WHEN kind = 'exec' THEN 1 WHEN kind = 'iteration' THEN (status = 'ok')::INTEGER
-        ELSE coalesce(map_extract_value(attributes, 'sampled')::INTEGER, count) END)::BIGINT
-        AS bodies,
     list_sort(list(DISTINCT structure::VARCHAR) FILTER (structure IS NOT NULL AND row_start IS NULL))
         AS structures
 FROM read_parquet(getvariable('spans'))
