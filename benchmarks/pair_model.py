@@ -155,9 +155,13 @@ class Backbone:
         ]
 
     @torch.inference_mode()
-    def __call__(self) -> list[torch.Tensor]:
-        """Last hidden state, then keys and values of every layer."""
-        x = self.tokens
+    def __call__(self, tokens: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """Last hidden state, then keys and values of every layer.
+
+        Args:
+            tokens: What it reads; its own by default. Shape: (batch, tokens, width).
+        """
+        x = self.tokens if tokens is None else tokens
         handed: list[torch.Tensor] = []
         for attention, mlp in self.layers:
             query, key, value = attention.project(self._normed(x), self.rotations)
@@ -209,19 +213,37 @@ class Head:
         x = self.noise
         time = torch.tensor(1.0, device=self.device)
         while time >= -step / 2:  # asks the device, as openpi does
-            x = x + step * self._velocity(x, time)
+            x = x + step * self._velocity(x, time, self.prefix)
             time = time + step
         return [x]
 
-    def _velocity(self, actions: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+    @torch.inference_mode()
+    def denoised(self, noise: torch.Tensor, handed: list[torch.Tensor]) -> torch.Tensor:
+        """Actions from what the backbone hands over; the host knows the steps and asks for nothing.
+
+        Args:
+            noise: Shape: (batch, horizon, action_dim).
+            handed: Keys and values of every layer, as `Backbone` gives them after its hidden state.
+        """
+        prefix = list(zip(handed[::2], handed[1::2], strict=True))
+        x, count = noise, self.size.steps
+        for k in range(count):
+            time = torch.full((), 1.0 - k / count, device=self.device)
+            x = x - self._velocity(x, time, prefix) / count
+        return x
+
+    def _velocity(
+        self,
+        actions: torch.Tensor,
+        time: torch.Tensor,
+        prefix: list[tuple[torch.Tensor, torch.Tensor]],
+    ) -> torch.Tensor:
         angle = time * self.frequency
-        condition = torch.cat((angle.sin(), angle.cos())).bfloat16().expand(self.size.batch, -1)
+        condition = torch.cat((angle.sin(), angle.cos())).bfloat16().expand(len(actions), -1)
         for weight in self.time:
             condition = functional.silu(functional.linear(condition, weight))
         x = functional.linear(actions, self.inputs)
-        for (attention, mlp, modulation), (keys, values) in zip(
-            self.layers, self.prefix, strict=True
-        ):
+        for (attention, mlp, modulation), (keys, values) in zip(self.layers, prefix, strict=True):
             normed, gate = self._modulated(x, condition, modulation[0])
             query, key, value = attention.project(normed, self.rotations)
             key, value = torch.cat((keys, key), dim=2), torch.cat((values, value), dim=2)

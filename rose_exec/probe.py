@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rose_exec.split import slice_arguments
+from rose_exec.stopwatch import synchronize
 from rose_trace import frames, generators, hooks, pytree
 from rose_trace.component import Instance, LocalComponents, rebuild
 from rose_trace.frames import Frame
@@ -231,8 +232,10 @@ def probe(
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
+    synchronize()
     cpu, start = time.process_time_ns(), time.perf_counter_ns()
     result = call()
+    synchronize()  # what it gave a device counts as well
     end = time.perf_counter_ns()
     return result, {"duration_ns": end - start, "cpu_ns": time.process_time_ns() - cpu}
 

@@ -118,6 +118,7 @@ class Tuning:
         plan: The best plan that was measured, with its evidence; ``None`` before one was made.
         search: What Algorithm 1 tried; ``None`` if it did not come to its end.
         quota: What Algorithm 2 tried; ``None`` where nothing could be limited.
+        opened: The plan with lanes that it limited, kept or not; ``None`` where none was tried.
         iterations: Iterations trained so far: the number of the next one.
         interrupted: Whether it was ended by Ctrl-C.
         total_ns: Wall-clock time of the whole [ns].
@@ -129,6 +130,7 @@ class Tuning:
     plan: Plan | None = None
     search: GraphSearchResult | None = None
     quota: QuotaSearchResult | None = None
+    opened: Plan | None = None
     iterations: int = 0
     interrupted: bool = False
     total_ns: int = 0
@@ -339,7 +341,7 @@ class _Run:
         except (TrialFailed, QuotaError) as error:
             self.training.notes.append(f"Lanes: not opened: {error}")
             return
-        self.found.quota = found.search
+        self.found.quota, self.found.opened = found.search, found.plan
         self._log_quota(opened, found.search)
         if found.iteration_ns < (1 - self.settings.search.min_gain) * result.iteration_ns:
             self.found.plan = found.plan

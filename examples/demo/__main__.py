@@ -29,6 +29,21 @@ from rose_opt.plan import Plan
 WARM_UP = 1
 
 
+def on_gpu(task: str, seed: int, device: str) -> Config:
+    """The configuration with policy and trainer on a CUDA device.
+
+    Raises:
+        typer.BadParameter: If there is no such device.
+    """
+    if torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        raise typer.BadParameter(
+            f"--device: expected cpu, or cuda with a GPU that torch can use, got {device}. Leave it out."
+        )
+    # Without a workspace of its own, cuBLAS may sum differently from stream to stream.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return Config.on_device(task, seed, device)
+
+
 def record(config: Config, trace: Path) -> None:
     """Stage 1: record two native iterations, then measure parts of the next one.
 
@@ -74,7 +89,7 @@ def uses(config: Config, chosen: Plan) -> list[str]:
         f"{config.steps} steps an iteration, {config.chunk} actions of {task.actions} joints a step",
         f"policy    {sizes.blocks} blocks over {sizes.instruction + sizes.chunk} tokens of width "
         f"{sizes.width}, then {sizes.denoising_steps} passes of the action head",
-        f"machine   {os.cpu_count()} cores, torch {torch.__version__}",
+        f"machine   {_machine(config.device)}",
         f"native    1 process, torch on {torch.get_num_threads()} threads, simulator on 1",
     ]
     if chosen.kept_native:
@@ -90,11 +105,17 @@ def uses(config: Config, chosen: Plan) -> list[str]:
     return lines
 
 
+def _machine(device: str) -> str:
+    gpu = "" if device == "cpu" else f"{torch.cuda.get_device_name(device)}, "
+    return f"{gpu}{os.cpu_count()} cores, torch {torch.__version__}"
+
+
 def findings(native: Run, planned: Run, chosen: Plan, kept: str) -> dict[str, Any]:
     """What the comparison found; the object that ``--json`` prints."""
     native_rate, planned_rate = native.steps_per_s(WARM_UP), planned.steps_per_s(WARM_UP)
     return {
         "task": native.program.config.task,
+        "machine": _machine(native.program.config.device),
         "iterations": len(native.durations_ns) - WARM_UP,
         "native_steps_per_s": round(native_rate, 1),
         "planned_steps_per_s": round(planned_rate, 1),
@@ -130,6 +151,9 @@ def main(
         bool,
         typer.Option(help="A large policy beside little physics: nothing to gain on two cores."),
     ] = False,
+    device: Annotated[
+        str, typer.Option(help="Where the policy is: cpu, or cuda with a larger policy.")
+    ] = "cpu",
     iterations: Annotated[int, typer.Option(min=1, help="Measured iterations of each side.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
     out: Annotated[Path, typer.Option(help="Directory of trace and plan.")] = Path("out/demo"),
@@ -142,6 +166,8 @@ def main(
             f"--task: expected {' or '.join(TASKS)}, got {task}. Choose one of these."
         )
     config = Config.policy_heavy(task, seed) if policy_heavy else Config.of(task, seed)
+    if device != "cpu":
+        config = on_gpu(task, seed, device)
     out.mkdir(parents=True, exist_ok=True)
     trace, file = out / "trace.parquet", out / "plan.json"
 

@@ -39,17 +39,19 @@ class Policy:
         sizes: Shape of the networks.
         seed: Seed of the first weights and of the action noise.
         rows: Rows of the whole batch.
+        device: Where the networks are; simulators are on the CPU.
     """
 
-    def __init__(self, sizes: Sizes, seed: int, rows: int) -> None:
+    def __init__(self, sizes: Sizes, seed: int, rows: int, device: str = "cpu") -> None:
         self.sizes = sizes
-        self.net = ActorCritic(sizes, seed).requires_grad_(False)
+        self.device = device
+        self.net = ActorCritic(sizes, seed).requires_grad_(False).to(device)
         self.noise = RowGenerator(seed, rows)
 
     @rose.node(reads="weights", rows=True)
     def encode(self, seen: Tensor) -> Tensor:
         """First phase: the backbone over recent observations [rows, 1 or chunk, observation]."""
-        return self.net.backbone(seen)
+        return self.net.backbone(seen.to(self.device))
 
     @rose.node(reads="weights", rows=True)
     def denoise(self, features: Tensor, draw: int) -> Decision:
@@ -65,7 +67,7 @@ class Policy:
         context = head.context(features)
         draft = head.draft(context)
         mean = head.mean(draft, context)
-        noise = torch.as_tensor(self.noise.normal(draw, mean.shape[1:]))
+        noise = torch.as_tensor(self.noise.normal(draw, mean.shape[1:])).to(self.device)
         chunk = mean + head.log_std.exp() * noise
         return Decision(
             chunk, head.logprob(chunk, mean), self.net.critic(features), features, draft
@@ -79,7 +81,7 @@ class Policy:
     @rose.node(reads="weights", rows=True)
     def value(self, seen: Tensor) -> Tensor:
         """Expected return from observations alone. Shape: [rows, chunk, observation] to [rows]."""
-        return self.net.critic(self.net.backbone(seen))
+        return self.net.critic(self.net.backbone(seen.to(self.device)))
 
     @rose.node(refreshes="weights")
     def load(self, weights: Mapping[str, Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -28,6 +28,8 @@ class Config:
         steps: Interaction steps in one epoch, at most as many as an episode has.
         instruction: Instruction tokens of the policy.
         blocks: Transformer blocks of the policy's backbone.
+        denoising_steps: Passes of the policy's action head.
+        device: Where policy and trainer are; the physics is on the CPU.
         ppo: Settings of the algorithm.
     """
 
@@ -39,6 +41,8 @@ class Config:
     steps: int = 10
     instruction: int = 4
     blocks: int = 1
+    denoising_steps: int = 4
+    device: str = "cpu"
     ppo: PPO = field(default_factory=PPO)
 
     @classmethod
@@ -51,12 +55,25 @@ class Config:
         """The opposite balance: a larger policy, called more often, beside little physics."""
         return cls(task, seed, chunk=2, epochs=2, steps=4, instruction=64, blocks=8)
 
+    @classmethod
+    def on_device(cls, task: str, seed: int, device: str) -> Config:
+        """A policy that a GPU is for, beside the same physics; as many epochs as two chains share evenly."""
+        small = cls.of(task, seed)
+        return replace(
+            small, device=device, epochs=4, instruction=64, blocks=12, denoising_steps=10
+        )
+
     @property
     def sizes(self) -> Sizes:
         """Shape of the policy."""
         task = TASKS[self.task]
         return Sizes(
-            len(task.scale), task.actions, self.chunk, self.instruction, blocks=self.blocks
+            len(task.scale),
+            task.actions,
+            self.chunk,
+            self.instruction,
+            blocks=self.blocks,
+            denoising_steps=self.denoising_steps,
         )
 
     @property
@@ -103,9 +120,9 @@ def build(config: Config) -> Program:
 
     Two programs built from the same configuration compute the same numbers.
     """
-    policy = Policy(config.sizes, config.seed, config.num_envs)
+    policy = Policy(config.sizes, config.seed, config.num_envs, config.device)
     sim = Simulator(config.task, config.num_envs, config.seed)
-    trainer = Trainer(config.sizes, config.seed, config.ppo)
+    trainer = Trainer(config.sizes, config.seed, config.ppo, config.device)
 
     @rose.loop
     def interact(seen: Tensor, draw: int) -> tuple[Tensor, Transition]:

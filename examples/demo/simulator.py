@@ -90,13 +90,13 @@ class Simulator:
         """Carry out one chunk of actions in every environment.
 
         Args:
-            chunk: Actions in order. Shape: [rows, chunk, action], float32.
+            chunk: Actions in order, on any device. Shape: [rows, chunk, action], float32.
 
         Returns:
             Observations after each action [rows, chunk, observation], summed reward [rows] and whether
             the episode has reached its horizon [rows].
         """
-        actions = chunk.numpy().astype(np.float64)
+        actions = chunk.cpu().numpy().astype(np.float64)
         rows, length = actions.shape[:2]
         seen = np.empty((rows, length, len(self._scale)))
         reward = np.zeros(rows)

@@ -86,13 +86,15 @@ class Trainer:
         sizes: Shape of the networks.
         seed: Seed of the first weights (as the policy's) and of the shuffles.
         ppo: Settings of the algorithm.
+        device: Where it learns.
     """
 
-    def __init__(self, sizes: Sizes, seed: int, ppo: PPO) -> None:
+    def __init__(self, sizes: Sizes, seed: int, ppo: PPO, device: str = "cpu") -> None:
         self.ppo = ppo
         self.seed = seed
         self.updates = 0
-        self.net = ActorCritic(sizes, seed)
+        self.device = device
+        self.net = ActorCritic(sizes, seed).to(device)
         self.trained = [p for p in self.net.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.trained, lr=ppo.learning_rate, eps=1e-5)
 
@@ -107,7 +109,7 @@ class Trainer:
             Mean loss, and mean return of the epoch's episodes in the task's own units.
         """
         steps, bootstrap = epoch
-        reward = torch.stack([step.reward for step in steps])
+        reward = torch.stack([step.reward for step in steps]).to(self.device)
         decisions = [step.decision for step in steps]
         value = torch.stack([decision.value for decision in decisions])
         advantage, target = advantages(self.ppo, reward * self.ppo.reward_scale, value, bootstrap)
@@ -119,7 +121,7 @@ class Trainer:
         shuffle = torch.Generator().manual_seed(self.seed * 1_000_003 + self.updates)
         losses: list[float] = []
         for _ in range(self.ppo.passes):
-            order = torch.randperm(len(chunk), generator=shuffle)
+            order = torch.randperm(len(chunk), generator=shuffle).to(self.device)
             for start in range(0, len(order), self.ppo.minibatch):
                 batch = order[start : start + self.ppo.minibatch]
                 losses.append(
