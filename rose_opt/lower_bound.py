@@ -60,7 +60,7 @@ class LowerBound:
         """
         most = _MOST_TASKS if closely else _FEW_TASKS
         glue = native_iteration_ns(self.facts, self.cores) - self._covered_ns()
-        known = all(transform.name in SUPPORTED for transform in plan.transforms)
+        known = all(t.name in SUPPORTED for t in plan.transforms) and not plan.chains()
         if not known or self._invocations(plan) > most:
             bound = self._by_amounts(plan)
         else:

@@ -17,7 +17,7 @@ from rose_opt.measure import IterationMeasurement, QuotaLevel, TrialFailed
 from rose_opt.plan import Plan, Resident, WorkerSpec
 from rose_opt.simulator.engine import DoesNotFit, Machine, Task, Timeline, simulate
 from rose_opt.simulator.overlap import mean_activity
-from rose_opt.simulator.program import Solo, solo_ns, unroll
+from rose_opt.simulator.program import CannotSimulate, Solo, solo_ns, unroll
 from rose_opt.simulator.rates import Rates, full_speed
 from rose_opt.ways import native_iteration_ns
 
@@ -56,9 +56,12 @@ class SimulatedExecution:
         """When every task of an iteration, or of the body of one node, runs.
 
         Raises:
-            TrialFailed: If a task does not fit the memory.
+            TrialFailed: If a task does not fit the memory, or the simulator does not know the plan.
         """
-        tasks = unroll(self.facts, plan, body_of, self.solo)
+        try:
+            tasks = unroll(self.facts, plan, body_of, self.solo)
+        except CannotSimulate as error:
+            raise TrialFailed(str(error)) from None
         cores = self.machine.cores or plan.cores or None
         try:
             return tasks, simulate(tasks, Machine(cores, self.machine.memory_bytes), self.rates)

@@ -3,8 +3,10 @@
 Every invocation becomes a task, every group of a split loop its own, and a call of a sharded component
 outside the split one per shard. A task waits for the tasks that make its inputs and for earlier tasks
 whose accesses conflict with its own; where it runs, with how many threads and cores, is the plan's.
+Iterations of a loop in chains take turns on the instances of what they write, and tasks after the loop find
+the instance of the last one.
 
-Does not handle: temporal splits; glue that waits for a value (its time is added as recorded).
+Does not handle: glue that waits for a value (its time is added as recorded).
 
 Paper: §4.2, "Execution"; App. A.
 """
@@ -19,19 +21,24 @@ from rose_opt.facts import Facts
 from rose_opt.graph import GraphNode
 from rose_opt.phases import calls_per_run, runs_whole, steps
 from rose_opt.placement import INLINE
-from rose_opt.plan import Plan
+from rose_opt.plan import Plan, live_out_instance, renamed_states, replicated_components
 from rose_opt.schedule import Mode
 from rose_opt.simulator.engine import Task
 from rose_opt.simulator.hazards import Hazards
 from rose_opt.simulator.inputs import Inputs
+from rose_opt.transforms.temporal_split import bound
 from rose_opt.ways import grouped_ways, native_mode, shard_mode
 from rose_trace.legality import AccessSet, RowRange, partition
 
-SUPPORTED = frozenset({"split-spatial", "interleave", "merge", "rewire"})
+SUPPORTED = frozenset({"split-spatial", "split-temporal", "interleave", "merge", "rewire"})
 """Transforms that the simulator knows."""
 
 MOST_TASKS = 500_000
 """Invocations that one simulation may hold. # ours"""
+
+
+class CannotSimulate(ValueError):
+    """A plan that the simulator does not know how to run, or a program too long for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +84,12 @@ def unroll(
         Tasks in program order, named by their node's path.
 
     Raises:
-        ValueError: If the plan holds a transform that the simulator does not know, or the program
+        CannotSimulate: If the plan holds a transform that the simulator does not know, or the program
             is too long.
     """
     for transform in plan.transforms:
         if transform.name not in SUPPORTED:
-            raise ValueError(
+            raise CannotSimulate(
                 f"simulator: expected one of {', '.join(sorted(SUPPORTED))}, got {transform.name}. "
                 "Measure this plan live."
             )
@@ -96,6 +103,15 @@ def unroll(
     return tuple(unroller.tasks)
 
 
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """Chains of a loop: how many, the states of which each has an instance, the one that lives on."""
+
+    groups: int
+    states: tuple[str, ...]
+    last: int
+
+
 class _Unroller:
     """Tasks so far, and what later ones may have to wait for."""
 
@@ -104,8 +120,22 @@ class _Unroller:
         self.tasks: list[Task] = []
         self._splits = plan.splits()
         self._shards = {c.name: c.shards for c in plan.components if c.shards > 1}
+        self._chains = {
+            loop: _Chains(
+                groups,
+                renamed_states(plan.hierarchy, loop),
+                live_out_instance(plan.node(loop).count or 1, groups),
+            )
+            for loop, groups in plan.chains().items()
+        }
+        self._chained: tuple[str, int] | None = None
+        self._live_out = {
+            name: chains.last
+            for loop, chains in self._chains.items()
+            for name in replicated_components(plan.hierarchy, loop)
+        }
         self._homes = {
-            (resident.component, resident.shard): worker
+            (resident.component, resident.shard, resident.replica): worker
             for worker in plan.workers
             for resident in worker.residents
         }
@@ -113,7 +143,7 @@ class _Unroller:
         self._dispatch_ns = int(plan.settings.get("dispatch_ns", 0))
         self._cores = plan.cores or float(plan.settings.get("cores") or 1e9)
         self._modes: dict[tuple[str, int, bool], Mode] = {}
-        self._access: dict[str, AccessSet] = {}
+        self._access: dict[tuple[str, int | None], AccessSet] = {}
         self._inputs = Inputs(facts, self.is_unit)
         self._hazards = Hazards()
 
@@ -140,8 +170,13 @@ class _Unroller:
                 if not child.is_loop:
                     self._emit(child, at, group)
                     continue
+                chains = self._chains.get(child.path)
                 for index in range(max(round(steps(self.facts, child.path)), 0)):
+                    if chains is not None:
+                        self._chained = child.path, index % chains.groups
                     self.body(child, at | {child.path: index}, group)
+                if chains is not None:
+                    self._chained = None
 
     def _called(self, parent: GraphNode) -> Iterator[GraphNode]:
         """What one run of a body calls, as often as it is called; once what only some runs call."""
@@ -187,7 +222,7 @@ class _Unroller:
         made = [(number, first + place) for place, (_, _, number) in enumerate(fragments)]
         self._inputs.made(node.path, at, made, None if group is None else group.loop)
         if len(self.tasks) > MOST_TASKS:
-            raise ValueError(
+            raise CannotSimulate(
                 f"simulator: expected at most {MOST_TASKS} invocations, got more in one iteration. "
                 "Simulate the body of the loop that matters."
             )
@@ -205,7 +240,10 @@ class _Unroller:
         group: Group | None,
         after: tuple[int, ...],
     ) -> Task:
-        home = self._homes.get((component, shard))
+        replica = self._live_out.get(component, 0)
+        if self._chained is not None and component in self._live_out:
+            replica = self._chained[1]
+        home = self._homes.get((component, shard, replica))
         mode = self._mode(node.path, 1 if group is None else self._splits[group.loop], component)
         duration = mode.duration_ns * self.solo.scale.get(node.path, 1.0)
         if home is not None and home.kind != "inline":
@@ -238,9 +276,16 @@ class _Unroller:
         return planned[0] if planned else modes[0]
 
     def _accesses(self, path: str) -> AccessSet:
-        if path not in self._access:
-            self._access[path] = self.facts.graph.effective(path)
-        return self._access[path]
+        """What a task touches, each state on the instance that is its own."""
+        chain = None if self._chained is None else self._chained[1]
+        if (path, chain) not in self._access:
+            found = self.facts.graph.effective(path)
+            for loop, chains in self._chains.items():
+                mine = self._chained is not None and self._chained[0] == loop
+                instance = chain if mine and chain is not None else chains.last
+                found = bound(found, chains.states, instance, chains.groups)
+            self._access[path, chain] = found
+        return self._access[path, chain]
 
 
 def solo_ns(tasks: Sequence[Task]) -> float:

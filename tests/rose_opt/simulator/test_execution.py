@@ -10,7 +10,8 @@ import pytest
 from rose_opt.facts import Facts, LowActivityWindow
 from rose_opt.measure import QuotaLevel, TrialFailed, expected_levels, search_quota
 from rose_opt.optimize import plan
-from rose_opt.settings import PlanSettings
+from rose_opt.plan import Transformation
+from rose_opt.settings import Memory, PlanSettings
 from rose_opt.simulator import Contention, Machine
 from rose_opt.simulator.execution import SimulatedExecution, SimulatedQuota
 from rose_opt.simulator.program import Solo
@@ -47,6 +48,27 @@ def test_it_agrees_with_the_planner(seed: int) -> None:
             assert taken >= 0.97 * alternative.predicted_ns
         if not alternative.transforms:
             assert taken == facts.iteration.iteration_ns
+
+
+def test_chains_take_what_the_planner_says() -> None:
+    rollout = "iteration/rollout"
+    chains = f"split-temporal{{loop={rollout} groups=2}},interleave{{loop={rollout}}},merge{{loop={rollout}}}"
+    facts = measured(ppo(epochs=4, steps=6), {STEP: Took(40.0), f"{ACT}/policy.encode": Took(5.0)})
+    settings = PlanSettings(cores=8.0, transforms=chains, memory=Memory(max_instances=2))
+    made = plan(facts, settings)
+    taken = SimulatedExecution(facts).iteration(made).duration_ns
+    assert taken == pytest.approx(made.predicted.iteration_ns, rel=0.03)
+    assert made.predicted.lower_bound_ns <= taken < 0.7 * made.predicted.native_ns
+
+
+def test_a_plan_that_it_does_not_know_is_a_failed_trial() -> None:
+    machine = balanced()
+    made = plan(machine.facts, PlanSettings(cores=8.0, transforms=""))
+    odd = replace(made, transforms=(Transformation("unroll"),))
+    with pytest.raises(TrialFailed, match=r"got unroll\. Measure this plan live"):
+        machine.iteration(odd)
+    with pytest.raises(TrialFailed, match=r"got unroll\. Measure this plan live"):
+        machine.local_ns(odd, INTERACT)
 
 
 def balanced(**options: object) -> SimulatedExecution:

@@ -8,15 +8,22 @@ from dataclasses import replace
 import pytest
 
 from rose_opt.facts import Facts
+from rose_opt.graph import Graph
 from rose_opt.optimize import plan
 from rose_opt.plan import Plan, Transformation
-from rose_opt.settings import PlanSettings
+from rose_opt.settings import Memory, PlanSettings
 from rose_opt.simulator import Task
-from rose_opt.simulator.program import Solo, solo_ns, unroll
+from rose_opt.simulator.program import CannotSimulate, Solo, solo_ns, unroll
+from rose_trace.legality import AccessSet
+from rose_trace.records import Access, Declaration, NodePath, StateAccess
 from tests.rose_opt.programs import ACT, INTERACT, STEP, UPDATE, Took, measured, ppo
 
 SETTINGS = PlanSettings(cores=8.0, max_groups=2, dispatch_ns=1000)
 SPLIT = f"split-spatial{{loop={INTERACT} groups=2}},interleave{{loop={INTERACT}}},merge{{loop={INTERACT}}}"
+CHAINS = (
+    "split-temporal{loop=iteration/rollout groups=2},interleave{loop=iteration/rollout},"
+    "merge{loop=iteration/rollout}"
+)
 REWIRE = "rewire{node=iteration/learn beside=iteration/rollout}"
 VALUE = "iteration/rollout/policy.value"
 RESET = "iteration/rollout/sim.reset"
@@ -151,7 +158,46 @@ def test_an_undeclared_node_is_a_fence() -> None:
     assert ancestors(tasks, observe[2]) == set(range(observe[2]))
 
 
+def test_iterations_of_a_loop_in_chains_take_turns() -> None:
+    known = measured(ppo(epochs=5, steps=3), {STEP: Took(20.0)})
+    settings = replace(SETTINGS, transforms=CHAINS, memory=Memory(max_instances=2))
+    tasks = unroll(known, plan(known, settings))
+    assert Counter(t.name for t in tasks) == Counter(
+        t.name for t in unroll(known, planned(known, ""))
+    )
+    resets, steps = named(tasks, RESET), named(tasks, STEP)
+    homes = [tasks[index].workers for index in resets]
+    assert homes == [(f"sim@{epoch % 2}/2",) for epoch in range(5)]
+    assert [tasks[index].workers for index in steps] == [home for home in homes for _ in range(3)]
+    last = [max(s for s in steps if s < index) for index in [*resets[1:], len(tasks)]]
+    for epoch in range(1, 5):
+        before = ancestors(tasks, resets[epoch])
+        assert last[epoch - 1] not in before  # it is on the other instance
+        assert epoch < 2 or last[epoch - 2] in before
+    assert {tasks[index].workers for index in named(tasks, UPDATE)} == {("inline",)}
+
+
+def test_after_chains_the_last_instance_is_found() -> None:
+    graph = ppo(epochs=3, steps=2)
+    path = NodePath("iteration/sim.look")
+    look = replace(
+        graph.node(RESET),
+        path=path,
+        name="sim.look",
+        parent=NodePath("iteration"),
+        declaration=Declaration(reads=("episode",), rows=True),
+        accesses=AccessSet((Access("sim.episode", StateAccess.READ, keyed=True),)),
+    )
+    known = measured(Graph((*graph.nodes, look), graph.edges), {STEP: Took(20.0)})
+    settings = replace(SETTINGS, transforms=CHAINS, memory=Memory(max_instances=2))
+    tasks = unroll(known, plan(known, settings))
+    (found,) = named(tasks, path)
+    assert tasks[found].workers == ("sim@0/2",)  # epoch 2 was the last on it
+    steps = named(tasks, STEP)
+    assert set(tasks[found].after) & set(steps) == {steps[-1]}
+
+
 def test_an_unknown_transform_is_refused() -> None:
     odd = replace(planned(facts(), ""), transforms=(Transformation("unroll"),))
-    with pytest.raises(ValueError, match=r"got unroll\. Measure this plan live"):
+    with pytest.raises(CannotSimulate, match=r"got unroll\. Measure this plan live"):
         unroll(facts(), odd)
