@@ -26,7 +26,8 @@ from rose_trace.node import ExecutionNode
 log = logging.getLogger("rose_exec")
 
 MAX_CAPTURES = 8  # ours: signatures per node and component
-MAX_RENEWALS = 8  # ours: captures of one signature that new weights made useless
+MAX_RENEWALS = 8  # ours: times in a row that new weights come before a capture has paid
+MIN_REPLAYS = 16  # ours: a capture costs about as much as this many eager calls
 MAX_FORGOTTEN = 64  # ours: signatures given up for others before no new ones are looked at
 MAX_UNSETTLED = 3  # ours: calls in a row that leave another state behind on the host
 
@@ -39,17 +40,19 @@ class _Slot:
     """What is known about one signature.
 
     Attributes:
-        capture: The capture, once there is one.
-        state: State that it holds for.
+        ready: The capture and the state that it holds for, once there is one.
+        state: State that calls have found and left.
+        replays: Replays of the capture.
         draws: Whether the call draws from the device's default generator.
         rehearsed: Whether a call has run on the side stream.
         unsettled: Calls in a row that left another state behind.
-        renewals: Captures that were dropped because the state was replaced.
+        renewals: Times in a row that the state was replaced before a capture had paid.
         eager: Whether it is run eagerly for good.
     """
 
-    capture: Capture | None = None
+    ready: tuple[Capture, State] | None = None
     state: State | None = None
+    replays: int = 0
     draws: bool = False
     rehearsed: bool = False
     unsettled: int = 0
@@ -96,9 +99,10 @@ class Calls:
             return self.function(*args, **kwargs)
         if slot.eager:
             return self.function(*args, **kwargs)
-        ready = slot.capture
-        if ready is not None and slot.state is not None and slot.state.difference() is None:
-            return ready.replay(tensors)
+        ready = slot.ready
+        if ready is not None and ready[1].difference() is None:
+            slot.replays += 1
+            return ready[0].replay(tensors)
         if not _preparing.acquire(blocking=False):
             return self.function(*args, **kwargs)
         try:
@@ -112,8 +116,8 @@ class Calls:
         """One of the calls before the first replay, or after the state was replaced."""
         changed = None if slot.state is None else slot.state.difference()
         if changed is not None:
-            slot.renewals += slot.capture is not None
-            slot.capture, slot.state, slot.rehearsed = None, None, False
+            slot.renewals = 0 if slot.replays >= MIN_REPLAYS else slot.renewals + 1
+            slot.ready, slot.state, slot.rehearsed, slot.replays = None, None, False, 0
             if slot.renewals > MAX_RENEWALS:
                 action = "Copy new values into it in place (copy_, load_state_dict)"
                 self._give_up(slot, UnfitError(f"another '{changed}' again and again", action))
@@ -180,7 +184,8 @@ class Calls:
             fact = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             self._give_up(slot, UnfitError(fact, "Leave out what CUDA cannot capture"))
             return self.function(*args, **kwargs)
-        slot.capture = made
+        if slot.state is not None:
+            slot.ready = made, slot.state
         return made.replay(tensors)
 
     def _slot(self, owner: Any, key: Signature) -> _Slot:
@@ -219,7 +224,7 @@ class Calls:
         return slots
 
     def _give_up(self, slot: _Slot, unfit: UnfitError) -> None:
-        slot.eager, slot.capture, slot.state = True, None, None
+        slot.eager, slot.ready, slot.state = True, None, None
         self._say(unfit)
 
     def _say(self, unfit: UnfitError) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -20,33 +19,47 @@ from rose_exec.graphs.unfit import UnfitError
 from rose_trace.identity import derives
 from rose_trace.pytree import class_of
 
-MAX_HOLDERS = 50_000  # ours: objects of one call's state
+MAX_VALUES = 100_000  # ours: looking at them takes about 5 ms a call
 
 _CODE: Any = types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type | property
-_FOREIGN = ("threading", "_thread", "logging", "queue", "weakref", "numpy", "rose_trace")
+_FOREIGN = (
+    "threading",
+    "_thread",
+    "logging",
+    "queue",
+    "weakref",
+    "numpy",
+    "collections",
+    "rose_trace",
+    "rose_opt",
+    "rose_exec",
+)
 
 
-_Placed: TypeAlias = "tuple[str, torch.Tensor, int, torch.Tensor | None, int]"
-"""Name of a tensor, itself, its address, its gradient and the gradient's address."""
+_FORWARD = {
+    "training",
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+}
+_BOOKKEEPING = frozenset(vars(torch.nn.Module())) - _FORWARD
+"""What a torch module keeps about itself, without what its forward pass looks at."""
 
 
-@dataclass(slots=True)
-class _Holder:
-    """A container or namespace: its values as they were.
+class _Cells:
+    """Variables that a function closes over, by name."""
 
-    Attributes:
-        label: Name in messages.
-        container: What has as many parts as values were saved.
-        read: Its present values.
-        names: Their names.
-        saved: The values.
-    """
+    def __init__(self, function: types.FunctionType) -> None:
+        cells = function.__closure__ or ()
+        self._cells = dict(zip(function.__code__.co_freevars, cells, strict=True))
 
-    label: str
-    container: Collection[Any]
-    read: Callable[[], Iterable[Any]]
-    names: Callable[[], Iterable[Any]]
-    saved: tuple[Any, ...]
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:  # not assigned yet
+            return None
 
 
 class State:
@@ -61,10 +74,18 @@ class State:
     """
 
     def __init__(self, function: Callable[..., Any], owner: Any = None) -> None:
-        self._holders: list[_Holder] = []
-        self._empty: list[Collection[Any]] = []
+        self._places: list[Any] = []  # what holds a value, under which key, which value, its name
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._labels: list[str] = []
+        self._whole: list[Collection[Any]] = []  # of what all values count, and how many there are
+        self._sizes: list[int] = []
+        self._names_of_whole: dict[int, str] = {}
         self._known: dict[int, Any] = {}
-        self._tensors: list[_Placed] = []
+        self._placed: list[tuple[str, torch.Tensor, int]] = []
+        self._tensors: list[torch.Tensor] = []
+        self._addresses: list[int] = []
+        self._graded: list[tuple[str, torch.Tensor, torch.Tensor | None, int]] = []
         if owner is not None:
             self._known[id(owner)] = None  # a reference would keep it alive for ever
         names: dict[str, None] = {}
@@ -72,85 +93,106 @@ class State:
             self._add_code(code, names)
         if owner is not None:
             for base in class_of(owner).__mro__:
-                self._named(base.__name__, vars(base), tuple(n for n in vars(base) if n in names))
+                here = vars(base)
+                self._walk(self._hold(base.__name__, here, [k for k in here if k in names]))
             own = _space(owner)
-            self._named("self", own, tuple(n for n in own if n in names))
+            self._walk(self._hold("self", own, [k for k in own if k in names]))
 
     def keep(self, storages: Collection[int]) -> None:
-        """Leave out tensors that the call does not use.
+        """Leave out tensors that the call does not use, and gradients that it neither uses nor replaces.
 
         Args:
             storages: Storages that it uses, by address of the storage object.
         """
-        self._tensors = [
+        self._graded = [
             each
-            for each in self._tensors
-            if _storage(each[1]) in storages or _storage(each[3]) in storages
+            for each in self._graded
+            if _storage(each[2]) in storages or _grad(each[1]) is not each[2]
         ]
+        self._placed = [each for each in self._placed if _storage(each[1]) in storages]
+        self._tensors = [x for _, x, _ in self._placed]
+        self._addresses = [address for _, _, address in self._placed]
 
     @property
     def storages(self) -> set[int]:
         """Storages of all its tensors and their gradients, by address of the storage object."""
-        return {_storage(x) for each in self._tensors for x in (each[1], each[3]) if x is not None}
+        known = [x for _, x, _ in self._placed] + [grad for _, _, grad, _ in self._graded]
+        return {_storage(x) for x in known if x is not None}
 
     def difference(self) -> str | None:
         """Name of the first thing that is another now; ``None`` if everything is as it was."""
-        same = operator.is_
         try:
-            if any(self._empty):
-                return "a list or dict that was empty"
-            for held in self._holders:
-                if len(held.container) != len(held.saved):
-                    return held.label
-                if not all(map(same, held.read(), held.saved)):
-                    moved = _moved(held)
-                    if moved is not None:
-                        return moved
-        except (RuntimeError, ValueError):  # another thread writes to it, or a cell was emptied
-            return "something that another thread changes"
-        for label, value, address, grad, grad_address in self._tensors:
-            if value.data_ptr() != address:
-                return label
-            if _grad(value) is not grad or _address(grad) != grad_address:
+            sizes = list(map(len, self._whole))
+            now = map(operator.getitem, self._places, self._keys)
+            same = sizes == self._sizes and all(map(operator.is_, now, self._values))
+        except (KeyError, IndexError):
+            same = False
+        moved = None if same else self._moved()
+        if moved is not None:
+            return moved
+        if list(map(torch.Tensor.data_ptr, self._tensors)) != self._addresses:
+            return next((name for name, x, address in self._placed if x.data_ptr() != address), "")
+        for label, value, grad, address in self._graded:
+            if _grad(value) is not grad or _address(grad) != address:
                 return f"{label}.grad"
         return None
 
     def _add_code(self, function: types.FunctionType, names: dict[str, None]) -> None:
-        cells = function.__closure__ or ()
         free = function.__code__.co_freevars
-        contents = tuple(_content(cell) for cell in cells)
-        self._hold(function.__name__, cells, lambda: map(_content, cells), lambda: free, contents)
-        for name, value in zip(free, contents, strict=True):
-            self._walk(name, value)
+        self._walk(self._hold(function.__name__, _Cells(function), free))
         space = function.__globals__
-        self._named("", space, tuple(n for n in names if n in space))
+        self._walk(self._hold("", space, [name for name in names if name in space]))
 
-    def _named(self, label: str, space: Mapping[str, Any], names: tuple[str, ...]) -> None:
-        """Hold some names of a namespace."""
-        values = tuple(map(space.get, names))
-        self._hold(label, names, lambda: map(space.get, names), lambda: names, values)
-        for name, value in zip(names, values, strict=True):
-            self._walk(f"{label}.{name}" if label else name, value)
+    def _moved(self) -> str | None:
+        """The first value that differs; equal plain values are taken over."""
+        for place, size in zip(self._whole, self._sizes, strict=True):
+            if len(place) != size:
+                return self._names_of_whole[id(place)]
+        for n, (place, key) in enumerate(zip(self._places, self._keys, strict=True)):
+            old = self._values[n]
+            try:
+                new = place[key]
+            except (KeyError, IndexError):
+                return self._labels[n]
+            if old is not new:
+                if class_of(old) is not class_of(new) or class_of(old) not in PLAIN or old != new:
+                    return self._labels[n]
+                self._values[n] = new
+        return None
 
     def _hold(
-        self,
-        label: str,
-        container: Collection[Any],
-        read: Callable[[], Iterable[Any]],
-        names: Callable[[], Iterable[Any]],
-        saved: tuple[Any, ...],
-    ) -> None:
-        if saved:
-            self._holders.append(_Holder(label, container, read, names, saved))
-        if len(self._holders) > MAX_HOLDERS:
+        self, label: str, place: Any, keys: Iterable[Any], *, dotted: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """Hold values of a container or namespace; what hangs on them is still to be walked.
+
+        Raises:
+            UnfitError: If there are too many.
+        """
+        for key in keys:
+            name = f"{label}[{key!r}]" if label and not dotted else f"{label}.{key}".lstrip(".")
+            self._places.append(place)
+            self._keys.append(key)
+            self._values.append(place[key])
+            self._labels.append(name)
+            yield name, place[key]
+        if len(self._places) > MAX_VALUES:
             raise UnfitError(
-                f"more than {MAX_HOLDERS:,} objects that it can reach",
+                f"more than {MAX_VALUES:,} values that it can reach",
                 "Let it reach its own weights only",
             )
 
-    def _walk(self, label: str, value: Any) -> None:
-        """Hold all that hangs on a value."""
-        waiting: list[tuple[str, Any]] = [(label, value)]
+    def _hold_all(
+        self, label: str, place: Any, keys: Iterable[Any], *, dotted: bool = False
+    ) -> Iterator[tuple[str, Any]]:
+        """Hold all values of a container, and that it gets no others."""
+        self._whole.append(place)
+        self._sizes.append(len(place))
+        self._names_of_whole[id(place)] = label
+        return self._hold(label, place, keys, dotted=dotted)
+
+    def _walk(self, values: Iterable[tuple[str, Any]]) -> None:
+        """Hold all that hangs on values."""
+        waiting = list(values)
         while waiting:
             label, value = waiting.pop()
             kind = class_of(value)
@@ -159,65 +201,29 @@ class State:
             self._known[id(value)] = value
             if derives(kind, torch.Tensor):
                 if value.layout is torch.strided:
-                    grad = _grad(value)
-                    self._tensors.append((label, value, value.data_ptr(), grad, _address(grad)))
+                    self._placed.append((label, value, value.data_ptr()))
+                    self._tensors.append(value)
+                    self._addresses.append(value.data_ptr())
+                    self._graded.append((label, value, _grad(value), _address(_grad(value))))
             elif kind is types.MethodType:
                 waiting.append((label, value.__self__))
+            elif kind is tuple:
+                waiting += [(f"{label}[{n}]", item) for n, item in enumerate(value)]
             elif derives(kind, tuple | list):
-                items: Any = value
-                if kind is not tuple:
-                    self._full(label, items, items.__iter__, lambda c=items: range(len(c)))
-                waiting += [(f"{label}[{n}]", item) for n, item in enumerate(items)]
+                waiting += self._hold_all(label, value, range(len(value)))
+            elif derives(kind, torch.nn.Module):
+                space = _space(value)
+                waiting += self._hold(label, space, [k for k in space if k not in _BOOKKEEPING])
             else:
-                waiting += self._namespace(label, value, kind)
-
-    def _namespace(self, label: str, value: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:
-        """Hold a dict or an object's attributes; their values are still to be walked."""
-        if derives(kind, dict):
-            self._full(label, value, value.values, value.keys)
-            for key, item in value.items():
-                yield f"{label}[{key!r}]" if class_of(key) in PLAIN else label, item
-        if kind.__module__.partition(".")[0] not in _FOREIGN and hasattr(value, "__dict__"):
-            space = _space(value)
-            self._full(label, space, space.values, space.keys)
-            for name, item in space.items():
-                if name != "_rose_instance":
-                    yield f"{label}.{name}", item
-
-    def _full(
-        self,
-        label: str,
-        container: Collection[Any],
-        read: Callable[[], Iterable[Any]],
-        names: Callable[[], Iterable[Any]],
-    ) -> None:
-        """Hold all parts of a container."""
-        if container:
-            self._hold(label, container, read, names, tuple(read()))
-        else:
-            self._empty.append(container)
+                if derives(kind, dict):
+                    waiting += self._hold_all(label, value, tuple(value))
+                if kind.__module__.partition(".")[0] not in _FOREIGN and hasattr(value, "__dict__"):
+                    space = _space(value)
+                    waiting += self._hold_all(label, space, tuple(space), dotted=True)
 
 
 def _space(value: Any) -> dict[str, Any]:
     return value.__dict__
-
-
-def _moved(held: _Holder) -> str | None:
-    """The first part that differs; equal plain values are taken over."""
-    now = tuple(held.read())
-    for name, old, new in zip(held.names(), held.saved, now, strict=False):
-        same = class_of(old) is class_of(new) and class_of(old) in PLAIN and old == new
-        if old is not new and not same:
-            return f"{held.label}.{name}" if held.label else str(name)
-    held.saved = now
-    return None
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
 
 
 def _grad(value: torch.Tensor) -> torch.Tensor | None:

@@ -115,7 +115,7 @@ def captures(method: Any) -> list[Any]:
     calls = inspect.getclosurevars(entry).nonlocals["calls"]
     assert isinstance(calls, Calls)
     slots = calls._slots.get(id(method.__self__))
-    return [slot.capture for slot in slots.values() if slot.capture is not None] if slots else []
+    return [slot.ready[0] for slot in slots.values() if slot.ready is not None] if slots else []
 
 
 def observations(count: int, rows: int = 4, seed: int = 0) -> list[torch.Tensor]:
@@ -213,6 +213,17 @@ def test_weights_written_in_place_are_seen_and_replaced_ones_are_captured_again(
             assert torch.equal(policy.act(obs), eager(policy.act)(obs))
         (after,) = captures(policy.act)
         assert after is not before
+
+
+def test_weights_that_are_replaced_all_the_time_are_not_captured(
+    policy: Policy, caplog: pytest.LogCaptureFixture
+) -> None:
+    for obs in observations(30):
+        policy.net[0].bias = torch.nn.Parameter(torch.rand(WIDTH, device=DEVICE))
+        assert torch.equal(policy.act(obs), eager(policy.act)(obs))
+    assert not captures(policy.act)
+    (message,) = said(caplog)
+    assert "another 'self.net._modules['0']._parameters['bias']' again and again" in message
 
 
 def test_states_are_updated_once_per_call(policy: Policy) -> None:

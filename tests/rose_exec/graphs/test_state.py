@@ -56,13 +56,24 @@ def test_what_the_code_names_counts_and_nothing_else() -> None:
     state = State(Policy.act, policy)
     assert state.difference() is None
     policy.learn()
-    policy.net(torch.zeros(1, 3)).sum().backward()
-    state.keep({storage(policy.net[0].bias)})
-    assert state.difference() is not None  # a gradient of a used weight appeared
-    state = State(Policy.act, policy)
-    state.keep({storage(TABLE)})
-    policy.learn()
-    assert state.difference() is None  # that of one that is not used may come and go
+    assert state.difference() is None
+
+
+def test_gradients_count_where_the_call_uses_or_replaces_them() -> None:
+    policy = Policy()
+    bias = policy.net[0].bias
+    replaced = State(Policy.act, policy)
+    policy.net(torch.zeros(1, 3)).sum().backward()  # as part of the call
+    replaced.keep({storage(bias)})
+    assert replaced.difference() == "self.net._modules['0']._parameters['bias'].grad"
+
+    used, unused = State(Policy.act, policy), State(Policy.act, policy)
+    used.keep({storage(bias), storage(bias.grad)})
+    unused.keep({storage(bias)})
+    assert used.difference() is unused.difference() is None
+    policy.optimizer.zero_grad()  # by somebody else, later
+    assert unused.difference() is None
+    assert used.difference() == "self.net._modules['0']._parameters['bias'].grad"
 
 
 def test_every_way_to_replace_something_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +97,12 @@ def test_every_way_to_replace_something_is_seen(monkeypatch: pytest.MonkeyPatch)
 
     replacements: list[tuple[Any, str]] = [
         (replace_data, "self.net._modules['0']._parameters['weight']"),
-        (assign, "self.net._modules['0']._parameters.weight"),
+        (assign, "self.net._modules['0']._parameters['weight']"),
         (give_gradient, "self.net._modules['0']._parameters['bias'].grad"),
         (policy.net.eval, "self.net.training"),
-        (register_hook, "a list or dict that was empty"),
+        (register_hook, "self.net._modules['1']._forward_hooks"),
         (lambda: setattr(policy, "scale", 2.5), "self.scale"),
-        (lambda: policy.caches["a"].update(b=2), "self.caches['a'].b"),
+        (lambda: policy.caches["a"].update(b=2), "self.caches['a']['b']"),
         (lambda: policy.caches.update(c=1), "self.caches"),
         (lambda: monkeypatch.setattr(Policy, "gain", 2.0), "Policy.gain"),
         (lambda: setattr(policy, "net", torch.nn.Sequential(linear)), "self.net"),
