@@ -45,7 +45,7 @@ class _Slot:
         replays: Replays of the capture.
         draws: Whether the call draws from the device's default generator.
         rehearsed: Whether a call has run on the side stream.
-        unsettled: Calls in a row that left another state behind.
+        unsettled: Calls in a row that left another state or another generator behind on the host.
         renewals: Times in a row that the state was replaced before a capture had paid.
         eager: Whether it is run eagerly for good.
     """
@@ -142,14 +142,18 @@ class Calls:
         try:
             watch.judge(result)
             state.keep(watch.used)
-            changed = state.difference()
-            if changed is None:
+            unsettled, changed = watch.drawn, state.difference()
+            if changed is not None:
+                action = "Write into it in place (copy_), or leave it to the caller"
+                unsettled = UnfitError(f"a call that replaces '{changed}'", action)
+            if unsettled is None:
                 slot.state, slot.draws, slot.unsettled = state, watch.draws, 0
                 return result
-            slot.unsettled += 1
+            slot.unsettled += (
+                1  # another thread may have done it, or a first call that sets things up
+            )
             if slot.unsettled >= MAX_UNSETTLED:
-                action = "Write into it in place (copy_), or leave it to the caller"
-                raise UnfitError(f"a call that replaces '{changed}'", action)
+                raise unsettled
         except UnfitError as unfit:
             self._give_up(slot, unfit)
         return result

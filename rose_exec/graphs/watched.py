@@ -34,6 +34,8 @@ class Watch(TorchDispatchMode):
         unfit: Why the call cannot be captured; ``None`` if nothing was seen.
         used: Storages of `state` that were used.
         draws: Whether the device's default generator was drawn from.
+        drawn: What to say if generators of the host were drawn from, by the call or meanwhile by another
+            thread; ``None`` if they were not.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Watch(TorchDispatchMode):
         self.unfit: UnfitError | None = None
         self.used: set[int] = set()
         self.draws = False
+        self.drawn: UnfitError | None = None
         self._device = device
         self._inputs = {_address(x) for x in inputs}
         self._state = state
@@ -170,8 +173,8 @@ def watched_call(function: Callable[[], Any], watch: Watch) -> Any:
         watch.unfit = UnfitError(
             f"a call of the node {onlooker.seen}", "Make that the captured node"
         )
-    if watch.unfit is None and drawn:
-        watch.unfit = UnfitError(
+    if drawn:
+        watch.drawn = UnfitError(
             f"draws on the host ({', '.join(drawn)})", "Draw on the device, or pass what was drawn"
         )
     return result

@@ -66,6 +66,8 @@ def looked_at(
     watch = Watch(device, args, state.storages)
     result = watched_call(lambda: function(*args), watch)
     watch.judge(result)
+    if watch.drawn is not None:
+        raise watch.drawn
     return watch
 
 
