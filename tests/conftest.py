@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests import properties
 
 GOLDEN = Path(__file__).parent / "golden"
 _update = pytest.StashKey[bool]()
@@ -74,8 +77,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse --gpu where there is no CUDA device: skipping everything would read as success."""
+    """Choose how properties are tried, and refuse --gpu where there is no CUDA device.
+
+    Skipping everything would read as success.
+    """
     config.stash[_update] = bool(config.getoption("--update-golden"))
+    properties.register()
+    if not config.getoption("--hypothesis-profile", None):
+        thorough = config.getoption("--slow")
+        settings.load_profile(properties.THOROUGH if thorough else properties.DEFAULT)
     if config.getoption("--gpu"):
         import torch
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -170,12 +173,17 @@ def test_training_loads_neither_solver_nor_database() -> None:
 
 
 @pytest.mark.parametrize("script", sorted(PYPROJECT["project"]["scripts"]))
-def test_console_script_answers_help(script: str) -> None:
+def test_console_script_answers_help(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     module, app = PYPROJECT["project"]["scripts"][script].split(":")
-    output = python(
-        f"import sys; sys.argv = [{script!r}, '--help']\nfrom {module} import {app} as app\napp()"
-    )
-    assert script in output
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as done:
+        getattr(importlib.import_module(module), app)()
+    assert done.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Usage: " in shown
+    assert script in shown
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -232,25 +240,28 @@ def test_setup_leaves_a_folder_that_is_no_environment_alone(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Pytester]:
     """A suite of its own that uses this one's conftest."""
+    profile = settings.get_current_profile_name()
     monkeypatch.setenv(
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
     )  # loading them takes longer than it runs
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
     pytester.makeini("[pytest]\nmarkers = gpu\n  mps\n  slow\n")
-    return pytester
+    yield pytester
+    settings.load_profile(profile)
 
 
 def test_golden_is_written_then_compared(suite: pytest.Pytester) -> None:
     suite.makepyfile("def test_text(golden): golden.check('a/b.txt', 'one\\n')")
-    missing = suite.runpytest_subprocess()
+    missing = suite.runpytest_inprocess()
     missing.assert_outcomes(failed=1)
     missing.stdout.fnmatch_lines("golden a/b.txt: expected a file in tests/golden, got none.*")
-    suite.runpytest_subprocess("--update-golden").assert_outcomes(passed=1)
-    suite.runpytest_subprocess().assert_outcomes(passed=1)
+    suite.runpytest_inprocess("--update-golden").assert_outcomes(passed=1)
+    suite.runpytest_inprocess().assert_outcomes(passed=1)
     (suite.path / "golden" / "a" / "b.txt").write_text("two\n")
-    changed = suite.runpytest_subprocess()
+    changed = suite.runpytest_inprocess()
     changed.assert_outcomes(failed=1)
     changed.stdout.fnmatch_lines(["-two", "+one"])
 
@@ -262,8 +273,8 @@ def test_marked_tests_run_only_when_asked(suite: pytest.Pytester) -> None:
         "@pytest.mark.mps\ndef test_mps(): assert False\n"
         "@pytest.mark.slow\ndef test_slow(): pass\n"
     )
-    suite.runpytest_subprocess().assert_outcomes(skipped=3)
-    suite.runpytest_subprocess("--slow").assert_outcomes(passed=1, skipped=2)
+    suite.runpytest_inprocess().assert_outcomes(skipped=3)
+    suite.runpytest_inprocess("--slow").assert_outcomes(passed=1, skipped=2)
 
 
 def test_gpu_without_a_device_is_an_error_not_a_skip(

@@ -33,6 +33,7 @@ from rose_exec.workers.serve import Build, Record, Stop, serve
 from rose_trace import generators
 from rose_trace.component import Instance
 
+START_METHOD = "spawn"  # CUDA does not survive a fork of a process that uses it
 EXIT_TIMEOUT_S = 10.0  # ours
 LAST_LINES = 20  # ours: how much of a dead worker's output an error shows
 
@@ -73,7 +74,7 @@ class ProcessWorker:
     def __init__(self, name: str, composites: frozenset[str]) -> None:
         self.name = name
         self.owner = f"{name}#{next(_numbers)}"
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(START_METHOD)
         pipe, remote = context.Pipe()
         self._channel = Channel(pipe)
         output, remote_output = context.Pipe(duplex=False)

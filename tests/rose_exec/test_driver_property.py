@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import rose_trace as rose
@@ -31,6 +31,7 @@ from rose_opt.plan import Plan, PlanNode, PlanRefused, verify
 from rose_trace import pytree
 from rose_trace.component import Instance, program, rebuild
 from rose_trace.legality import AccessSet
+from tests.properties import examples
 from tests.rose_exec.observe import observed_plan
 
 ROWS = 4
@@ -369,11 +370,7 @@ def compare(seed: int, order: int, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     return tuple(t.name for t in plan.transforms)
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(40, 12, HealthCheck.function_scoped_fixture)
 @given(seed=st.integers(0, 2**32), order=st.integers(0, 2**32))
 def test_any_program_under_any_plan_and_any_order_of_completion(
     seed: int, order: int, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_exec.readiness import (
@@ -26,10 +26,11 @@ from rose_exec.readiness import (
 )
 from rose_trace.legality import AccessSet, Conflict, conflicting, first_conflict
 from rose_trace.records import Access, StateAccess
+from tests.properties import examples
 from tests.rose_exec.abstract import Run, Stuck, native, random_program
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(250, 100)
 @given(st.integers(0, 2**32), st.integers(1, 24), st.randoms(use_true_random=False))
 def test_any_order_of_events_computes_the_serial_result(seed: int, size: int, draw: Random) -> None:
     program = random_program(Random(seed), size)

@@ -259,7 +259,7 @@ def run(folder: Path, *command: str, **environment: str) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -291,7 +291,7 @@ def test_a_missing_plan_in_the_environment_is_told_at_the_first_call(script: Pat
         env={**os.environ, "PYTHONPATH": str(ROOT), "ROSE_PLAN": "none.json"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 1

@@ -228,7 +228,6 @@ def test_host_memory_that_cannot_be_had_is_said_once(
         assert memory.outbox.put([np.ones(50)]) == [None]
     assert len(caplog.records) == 1
     assert "[Errno 28] No space left on device. Values travel as bytes" in caplog.text
-    gc.collect()
     assert descriptors() == before
     monkeypatch.undo()
     monkeypatch.setattr("rose_exec.memory.outbox.SHARED_BYTES", 1)
@@ -246,11 +245,12 @@ def test_nothing_is_left_open() -> None:
     source.close()
     target.close()
     del source, target
-    gc.collect()
     assert descriptors() == before
 
 
 def descriptors() -> set[str]:
+    """What is open, after what nobody refers to any more has been closed."""
+    gc.collect()
     listed = os.listdir("/proc/self/fd")
     return {name for name in listed if os.path.exists(f"/proc/self/fd/{name}")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import psutil
@@ -15,6 +15,7 @@ import torch
 from rose_exec.memory.arena import CHUNK_BYTES
 from rose_exec.memory.held import Held, ValueLost
 from rose_exec.wire import Blob, Concat, Object, Rows, Wire, decode
+from rose_exec.workers import process
 from rose_exec.workers.inline import InlineWorker
 from rose_exec.workers.process import ProcessWorker, WorkerDied
 from tests.rose_exec import worker_requests as requests
@@ -23,9 +24,19 @@ from tests.rose_exec.worker_requests import ask, plain, workers
 COUNT = 100_000  # 400 kB: shared
 
 
+@contextlib.contextmanager
+def spawned(count: int) -> Generator[list[ProcessWorker]]:
+    """Workers that are started as a program starts them."""
+    with contextlib.ExitStack() as open_workers:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(process, "START_METHOD", "spawn")
+            made = open_workers.enter_context(workers(count))
+        yield made
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[list[ProcessWorker]]:
-    with workers(2) as made:
+    with spawned(2) as made:
         yield made
 
 
@@ -94,7 +105,7 @@ def test_merges_and_slices_are_carried_out_by_the_consumer(two: list[ProcessWork
 def test_what_the_program_sends_is_shared_until_it_has_been_read(two: list[ProcessWorker]) -> None:
     before = requests.used_bytes()  # of programs that other tests still hold
     value = np.arange(float(COUNT))
-    answer = two[0].run(requests.job(np.sum, value)).result(120)
+    answer = two[0].run(requests.job(np.sum, value)).result(600)
     assert plain(answer) == value.sum()
     gc.collect()
     assert requests.used_bytes() <= before
@@ -124,7 +135,6 @@ def test_memory_that_became_too_small_is_given_back(two: list[ProcessWorker]) ->
     assert plain(ask(first, requests.chunks)) == 1
 
 
-@pytest.mark.slow
 def test_values_outlive_a_session_that_ends() -> None:
     with workers(1) as made:
         answer = ask(made[0], requests.ramp, COUNT)
@@ -133,7 +143,6 @@ def test_values_outlive_a_session_that_ends() -> None:
         assert plain(ask(made[0], requests.total, answer.leaves[0])) > 0
 
 
-@pytest.mark.slow
 def test_host_values_outlive_a_worker_that_dies() -> None:
     with workers(2) as made:
         answer = ask(made[0], requests.ramp, COUNT)
@@ -173,12 +182,11 @@ def left() -> tuple[list[str], list[int], list[str]]:
     return files, sorted(child.pid for child in children), sorted(open_files)
 
 
-def test_nothing_is_left_of_a_session() -> None:
-    with workers(1) as made:  # starts what stays for good
-        ask(made[0], requests.ramp, COUNT)
-    del made
+def test_nothing_is_left_of_a_session(two: list[ProcessWorker]) -> None:
+    assert torch.equal(plain(ask(two[0], requests.ramp, COUNT)), requests.ramp(COUNT))
+    assert settled(two[0]) == 0  # what sessions share and what stays for good is there by now
     before = left()
-    with workers(2) as made:
+    with spawned(2) as made:
         places = ask(made[0], requests.ramps, COUNT, 5).leaves
         assert plain(ask(made[1], requests.total, *places)) > 0
         assert requests.total(*[decode(place) for place in places]) > 0

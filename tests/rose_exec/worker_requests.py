@@ -41,7 +41,7 @@ def job(function: Callable[..., Any], *args: Any) -> Job:
 
 def ask(worker: ProcessWorker | InlineWorker, function: Callable[..., Any], *args: Any) -> Answer:
     """Run a function in a worker."""
-    return worker.run(job(function, *args)).result(120)
+    return worker.run(job(function, *args)).result(600)
 
 
 def plain(answer: Answer) -> Any:

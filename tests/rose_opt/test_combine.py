@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.combine import Choice, Combinations, CombineLimits, Compatible, combine
 from rose_opt.schedule.selection import SelectionProblem, best_selections
+from tests.properties import examples
 
 GIB = 1 << 30
 
@@ -124,7 +125,7 @@ def problems(draw: st.DrawFn) -> tuple[list[Choice], list[set[str]], CombineLimi
     return choices, [set(clash) for clash in clashes], limits
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, 25)
 @given(problems())
 def test_the_solver_is_never_worse_than_greedy_and_never_better_than_all(
     given: tuple[list[Choice], list[set[str]], CombineLimits],

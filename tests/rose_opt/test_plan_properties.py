@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.facts import Facts
@@ -12,6 +12,7 @@ from rose_opt.optimize import plan
 from rose_opt.plan import Plan
 from rose_opt.settings import Memory, PlanSettings
 from rose_opt.transforms import Subject, apply_all, parse_composition
+from tests.properties import examples
 from tests.rose_opt.programs import ACT, STEP, UPDATE, Took, measured, ppo, probe
 from tests.rose_opt.transforms.rewrites import of_size, runs_the_same
 
@@ -46,7 +47,7 @@ def facts(draw: st.DrawFn) -> Facts:
 
 
 @given(facts(), CORES, st.sampled_from(("exact", "any")), st.integers(1, 2))
-@settings(max_examples=50, deadline=None, derandomize=True)
+@examples(50, 15)
 def test_plans_keep_their_promises(found: Facts, cores: float, bits: str, instances: int) -> None:
     chosen = PlanSettings(
         cores=cores,

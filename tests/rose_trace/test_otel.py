@@ -140,7 +140,7 @@ def _run(code: str, *arguments: str, **environment: str) -> None:
         env={**os.environ, "ROSE_ACTIVITY": "none", **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -287,7 +287,7 @@ def test_a_whole_program_and_its_children_export_before_their_providers_end(
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -68,7 +68,7 @@ def _python(code: str, *arguments: str, **environment: str) -> subprocess.Popen[
 
 
 def _finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == code, err
     return out, err
 
@@ -245,7 +245,7 @@ def test_a_killed_run_is_recovered(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "flushed\n"
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert not path.exists()
     with pytest.raises(TraceError, match="Run: rose-trace recover"):
         read_metadata(path)
@@ -269,7 +269,7 @@ def test_parts_of_a_killed_run_are_moved_aside(
     ):
         rose.record(path).__enter__()
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     with rose.record(path, activity="none"):
         work(0)
     assert read_metadata(path).rows["spans"] == 1
@@ -330,7 +330,7 @@ def test_cpu_activity_lies_beside_the_spans(tmp_path: Path) -> None:
     assert samples
     assert {(s["source"], s["device"], s["estimate"]) for s in samples} == {("cpu", "cpu", False)}
     assert all(0 <= s["activity"] <= 1 for s in samples)
-    assert max(s["activity"] for s in samples) > 0.2
+    assert max(s["activity"] for s in samples) > 0.5 / (os.cpu_count() or 1)  # of one busy core
     assert all(a["end_ns"] == b["start_ns"] for a, b in itertools.pairwise(samples))
     with pytest.raises(
         ValueError, match=r"record\(activity='gpu'\): expected auto, none or one of .*cpu"

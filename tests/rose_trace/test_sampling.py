@@ -491,7 +491,7 @@ def test_from_the_environment_and_in_child_programs(tmp_path: Path) -> None:
             "ROSE_ACTIVITY": "none",
             "ROSE_TRACE_STEPS": "2",
         },
-        timeout=120,
+        timeout=600,
         check=True,
     )
     rows = read_spans(path).to_pylist()

@@ -70,7 +70,7 @@ def ended() -> Callable[[int], None]:
 
     def wait(pid: int) -> None:
         try:
-            psutil.Process(pid).wait(timeout=5)
+            psutil.Process(pid).wait(timeout=60)
         except psutil.NoSuchProcess:
             return
         except psutil.TimeoutExpired:  # whoever inherited it need not have reaped it

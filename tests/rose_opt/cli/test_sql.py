@@ -201,7 +201,7 @@ def test_prompt_answers_until_the_end_of_input(trace: Path) -> None:
     )
     os.close(terminal)
     os.write(controller, b"FROM nodess;\nSELECT count(*) AS n\nFROM spans;\nexit\n")
-    output, errors = child.communicate(timeout=120)
+    output, errors = child.communicate(timeout=600)
     os.close(controller)
     assert child.returncode == 0, errors
     assert "n\n130\n" in output.replace("\r", "")

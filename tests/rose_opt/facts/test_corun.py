@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.facts import build_facts
 from rose_opt.facts.activity import Activity
 from rose_opt.facts.corun import Occupancy, solve_sets
+from tests.properties import examples
 from tests.rose_opt.facts.factory import Recording
 
 MS = 1_000_000
@@ -148,7 +149,7 @@ def test_a_fine_source_is_taken_as_it_is(tmp_path: Path):
     assert [w.sm_activity for w in facts.windows] == pytest.approx([0.1, 0.8])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, 25)
 @given(st.integers(2, 6), st.integers(0, 10_000))
 def test_activities_minimise_the_error_within_their_bounds(count: int, seed: int):
     random = np.random.default_rng(seed)

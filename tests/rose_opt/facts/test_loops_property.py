@@ -7,10 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.facts import build_facts
+from tests.properties import examples
 from tests.rose_opt.facts.factory import Recording, Value
 
 MODES = ("reads", "updates", "refreshes")
@@ -89,9 +90,7 @@ def carried(recording: Recording) -> set[str]:
     return result
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+@examples(25, 10)
 @given(PROGRAMS, st.integers(1, 2))
 def test_a_free_loop_carries_nothing(program: Body, iterations: int):
     recording = Recording()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.measure import (
@@ -207,7 +207,6 @@ def test_the_ticks_of_figure_15() -> None:
     assert found.best.percent == 95
 
 
-@settings(deadline=None)
 @given(
     best=st.integers(1, 66),
     left=st.floats(0.1, 5),

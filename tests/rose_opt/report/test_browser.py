@@ -59,7 +59,7 @@ def test_the_page_draws_without_network_or_errors(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     said = re.findall(r":(\w+):CONSOLE.*?\] \"(.*)\"", done.stderr)
     assert any("document idle" in text for _, text in said), done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.schedule import Capacity, LoopProblem, Mode, Phase
@@ -15,6 +15,7 @@ from rose_opt.schedule.flat import solve_flat
 from rose_opt.schedule.flat_bounds import flat_bound_ns
 from rose_opt.schedule.modulo import solve_modulo
 from rose_opt.schedule.solver import SolverSettings
+from tests.properties import examples
 
 EXACT = SolverSettings(deterministic_s=2.0, gap=0.0)
 CAPACITY = Capacity(cores=2, sms=132, memory_bytes=4 << 20)
@@ -78,7 +79,7 @@ def orders(problem: FlatProblem) -> Iterator[Sequence[int]]:
             yield order
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, 40)
 @given(iterations())
 def test_the_iteration_is_as_short_as_any_order_in_any_modes(problem: FlatProblem) -> None:
     shortest = min(
@@ -128,7 +129,7 @@ def repeats(problem: LoopProblem, period: int, starts: Sequence[int], modes: Seq
     return True
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, 30)
 @given(loops())
 def test_the_period_is_the_least_at_which_a_loop_can_repeat(problem: LoopProblem) -> None:
     names = list(dict.fromkeys(p.name for p in problem.phases))

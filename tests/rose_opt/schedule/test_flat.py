@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.schedule import Capacity, Mode, ScheduleError
@@ -18,6 +18,7 @@ from rose_opt.schedule.checks import check_flat
 from rose_opt.schedule.flat import solve_flat
 from rose_opt.schedule.flat_bounds import flat_bound_ns
 from rose_opt.schedule.solver import SolverSettings
+from tests.properties import examples
 from tests.rose_opt.schedule.problems import MS
 
 QUICK = SolverSettings(deterministic_s=0.5, gap=0.0)
@@ -156,7 +157,7 @@ def flat_problems(draw: st.DrawFn) -> FlatProblem:
     return FlatProblem(tuple(activities), Capacity(2, 132, 4 << 20), kappa)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, 30)
 @given(flat_problems())
 def test_every_schedule_passes_the_recheck_and_beats_or_keeps_the_native_order(
     problem: FlatProblem,

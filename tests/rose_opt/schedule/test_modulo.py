@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
@@ -14,6 +14,7 @@ from rose_opt.schedule.modulo import solve_modulo
 from rose_opt.schedule.solver import FOUND, Budget, SolverSettings
 from rose_opt.schedule.steady import SteadyModel
 from rose_opt.schedule.ticks import choose_tick_ns, tick_loop, to_ticks
+from tests.properties import examples
 from tests.rose_opt.schedule.problems import MS, VLA_KAPPA, loops, two_core_loop, vla_loop
 
 QUICK = SolverSettings(deterministic_s=0.2, gap=0.0)
@@ -93,13 +94,13 @@ def test_an_invalid_model_raises() -> None:
         Budget(SolverSettings()).solve(model)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, 25)
 @given(loops())
 def test_every_schedule_passes_the_recheck_and_respects_the_bounds(problem: LoopProblem) -> None:
     _solve_and_check(problem)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15, 6)
 @given(loops(contention=True))
 def test_every_contended_schedule_passes_the_recheck(problem: LoopProblem) -> None:
     _solve_and_check(problem)
@@ -118,7 +119,7 @@ def _solve_and_check(problem: LoopProblem) -> None:
     assert schedule.period_ns <= serial_ns(problem) + ticks
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12, 8)
 @given(loops(), st.booleans())
 def test_feasibility_is_monotone_in_the_period(problem: LoopProblem, contend: bool) -> None:
     names = sorted({phase.name for phase in problem.phases})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.schedule import (
@@ -22,6 +22,7 @@ from rose_opt.schedule import (
 from rose_opt.schedule.checks import Run, check_capacity, check_engines
 from rose_opt.schedule.modulo import solve_modulo
 from rose_opt.schedule.solver import SolverSettings
+from tests.properties import examples
 from tests.rose_opt.schedule.problems import MS, loops, vla_loop
 
 Durations = Callable[[PhaseId, int], int]
@@ -140,7 +141,7 @@ def test_first_steps_are_in_order_where_their_neighbours_in_the_cycle_do_not_run
     check_engines(runs_of(problem, schedule, replay(orders.edges, jittered(0, durations, 0.0), 5)))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30, 20)
 @given(loops(), st.integers(0, 1_000))
 def test_no_replay_exceeds_a_worker_or_the_machine(problem: LoopProblem, seed: int) -> None:
     schedule = solve_modulo(problem, SolverSettings(deterministic_s=0.1, gap=0.0))

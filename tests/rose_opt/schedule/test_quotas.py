@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.schedule import Capacity, LoopProblem, Mode, Phase, check_schedule
 from rose_opt.schedule.modulo import solve_modulo
 from rose_opt.schedule.quotas import Levels, at_level, level_modes, solve_levels
 from rose_opt.schedule.solver import SolverSettings
+from tests.properties import examples
 
 QUICK = SolverSettings(deterministic_s=0.2, gap=0.0)
 
@@ -44,7 +45,7 @@ def test_the_level_between_flooding_and_starving_wins() -> None:
     assert unlimited.period_ns is None or unlimited.period_ns > found.schedule.period_ns
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25, 12)
 @given(st.data())
 def test_leaving_levels_out_by_their_bound_loses_nothing(data: st.DataObject) -> None:
     offered = {"policy": (1, 2, 3), "simulator": (1, 2)}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.schedule import Capacity, Mode
 from rose_opt.schedule.task_bounds import Demand, task_bounds
 from rose_opt.simulator.engine import Machine, Task, simulate
 from rose_opt.simulator.rates import Contention
+from tests.properties import examples
 
 Programs = tuple[list[Task], float, dict[tuple[str, str], float]]
 
@@ -52,7 +53,7 @@ def in_order(tasks: Sequence[Task], order: Sequence[int]) -> list[Task]:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200, 120)
 @given(programs(), st.randoms(use_true_random=False))
 def test_no_execution_is_done_earlier(given: Programs, randomness: random.Random) -> None:
     tasks, cores, kappa = given

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.schedule.model import LEAST_RATE
 from rose_opt.simulator import Contention, DoesNotFit, Machine, Task, simulate
+from tests.properties import examples
 
 
 def test_tasks_wait_for_what_they_name_and_for_their_worker() -> None:
@@ -110,7 +111,7 @@ def programs(draw: st.DrawFn) -> tuple[list[Task], Contention, Machine]:
     return tasks, Contention(kappa), machine
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80, 50)
 @given(programs())
 def test_work_is_conserved_and_capacity_is_kept(
     program: tuple[list[Task], Contention, Machine],
@@ -140,7 +141,7 @@ def test_work_is_conserved_and_capacity_is_kept(
             assert timeline.start_ns[index] >= timeline.end_ns[earlier]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, 30)
 @given(programs())
 def test_observed_durations_are_those_of_the_fitted_model(
     program: tuple[list[Task], Contention, Machine],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.simulator.hazards import Hazards
 from rose_trace.legality import AccessSet, RowRange, first_conflict
 from rose_trace.records import Access, StateAccess
+from tests.properties import examples
 
 ROWS = (None, RowRange(0, 32), RowRange(32, 64), RowRange(0, 16), RowRange(0, 64))
 
@@ -80,7 +81,7 @@ def programs(draw: st.DrawFn) -> list[tuple[AccessSet, ...]]:
     return program
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150, 100)
 @given(programs())
 def test_every_conflict_with_an_earlier_invocation_is_implied(
     program: list[tuple[AccessSet, ...]],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.graph import Graph
@@ -28,6 +28,7 @@ from rose_opt.transforms import (
     apply_all,
     parse_composition,
 )
+from tests.properties import examples
 from tests.rose_opt.programs import INTERACT, batch, ppo
 from tests.rose_opt.transforms.test_counterexamples import bootstrap, declaring
 from tests.rose_opt.transforms.test_legal_rewrites import compositions, random_program
@@ -90,7 +91,7 @@ def test_preparations_and_what_they_make_way_for_are_taken_back() -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40, 15)
 def test_legal_rewrites_of_random_programs_are_taken_back(seed: int) -> None:
     subject = random_program(random.Random(seed))
     for composition in compositions(subject):

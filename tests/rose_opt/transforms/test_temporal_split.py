@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.plan import (
@@ -20,6 +20,7 @@ from rose_opt.plan import (
 from rose_opt.transforms import IllegalTransform, Subject, TemporalSplit, apply_all
 from rose_trace.records import NodePath
 from tests.conftest import Golden
+from tests.properties import examples
 from tests.reference import Interpreter
 from tests.rose_opt.programs import ACT, INTERACT, STEP, Author, batch, ppo
 from tests.rose_opt.test_search import CHAINS, facts
@@ -278,7 +279,7 @@ def test_a_plan_must_not_ask_for_what_nobody_performs(text: str) -> None:
 
 
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@examples(30, 15)
 def test_any_number_of_chains_computes_the_same(epochs: int, groups: int, seed: int) -> None:
     subject = batch(ppo(epochs=epochs, steps=2), 4)
     outcome = temporal_refusal(subject.hierarchy, ROLLOUT, groups)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from opentelemetry import trace as otel
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
@@ -20,6 +20,7 @@ import rose_trace as rose
 from rose_trace.interop import import_trace
 from rose_trace.interop.export import ExportFormat, export_trace, format_of
 from rose_trace.parquet import TraceError, read_spans, read_table
+from tests.properties import examples
 from tests.rose_trace.interop.random_traces import T0, RandomProgram, Row, sample, write_trace
 
 pb: Any = perfetto_trace_pb2
@@ -125,9 +126,7 @@ def expected_flows(rows: list[Row]) -> set[tuple[int, int]]:
 
 
 seeds = st.integers(0, 2**32 - 1)
-some = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+some = examples(25, 10, HealthCheck.function_scoped_fixture)
 
 
 @some

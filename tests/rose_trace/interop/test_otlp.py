@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from google.protobuf import json_format
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1 import trace_pb2
 
@@ -20,6 +20,7 @@ from rose_trace.interop import ImportSettings, import_trace
 from rose_trace.interop.export import export_trace
 from rose_trace.interop.otlp_attributes import LIMIT_CHARACTERS
 from rose_trace.parquet import TraceError, read_metadata, read_spans
+from tests.properties import examples
 from tests.rose_trace.interop.random_traces import T0, RandomProgram, Row, write_trace
 
 pb: Any = trace_pb2
@@ -99,9 +100,7 @@ def same(rows: list[Row]) -> list[Row]:
 # --- what is exported ---------------------------------------------------------------------------
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(25, 10, HealthCheck.function_scoped_fixture)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_both_formats_hold_every_span_and_come_back_as_they_were(seed: int, tmp_path: Path) -> None:
     program = RandomProgram(Random(seed))
