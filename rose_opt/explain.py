@@ -30,6 +30,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"  predicted  {_ms(predicted.iteration_ns)} per iteration, natively {_ms(predicted.native_ns)}, "
         f"at least {_ms(predicted.lower_bound_ns)} with these workers (gap {predicted.gap:.1%})"
     )
+    if predicted.bound_by:
+        yield f"  bound by   {predicted.bound_by}"
     yield f"  bits       {bits_text(plan)}"
     for note in plan.notes:
         yield f"  note       {note}"

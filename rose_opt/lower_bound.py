@@ -23,13 +23,26 @@ from rose_opt.plan import Plan
 from rose_opt.schedule import Capacity, Mode
 from rose_opt.schedule.bounds import PhaseClass, corun_ns
 from rose_opt.schedule.model import Kappa
-from rose_opt.schedule.task_bounds import Demand, task_bounds
+from rose_opt.schedule.task_bounds import Demand, TaskBounds, task_bounds
 from rose_opt.settings import PlanSettings
 from rose_opt.simulator.program import SUPPORTED, unroll
 from rose_opt.ways import grouped_ways, native_iteration_ns, native_mode, shard_mode
 
 _FEW_TASKS = 4_000  # ours: a fraction of a second of unrolling
 _MOST_TASKS = 30_000  # ours: some seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A lower bound on one iteration.
+
+    Attributes:
+        ns: The bound [ns].
+        by: What limits, in a few words.
+    """
+
+    ns: int
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,7 @@ class LowerBound:
     cores: float
     kappa: Kappa = field(default_factory=dict[tuple[str, str], float])
 
-    def of(self, plan: Plan, *, closely: bool = False) -> int:
+    def of(self, plan: Plan, *, closely: bool = False) -> Bound:
         """The bound on one iteration of a plan [ns].
 
         Args:
@@ -56,7 +69,7 @@ class LowerBound:
             closely: Whether to spend seconds on it.
 
         Returns:
-            The bound.
+            The bound, and what limits.
         """
         most = _MOST_TASKS if closely else _FEW_TASKS
         glue = native_iteration_ns(self.facts, self.cores) - self._covered_ns()
@@ -65,8 +78,11 @@ class LowerBound:
             bound = self._by_amounts(plan)
         else:
             tasks = self._demands(plan)
-            bound = task_bounds(tasks, Capacity(cores=self.cores), self.kappa).best_ns
-        return max(bound, int(glue), 1)
+            found = task_bounds(tasks, Capacity(cores=self.cores), self.kappa)
+            bound = Bound(found.best_ns, found.told)
+        if glue > bound.ns:
+            bound = Bound(int(glue), "glue (the program's own code)")
+        return replace(bound, ns=max(bound.ns, 1))
 
     def _demands(self, plan: Plan) -> list[Demand]:
         known: dict[tuple[str, tuple[str, ...], float, float], tuple[Mode, ...]] = {}
@@ -90,7 +106,7 @@ class LowerBound:
             demands.append(Demand(task.name, task.workers, known[key], task.after))
         return demands
 
-    def _by_amounts(self, plan: Plan) -> int:
+    def _by_amounts(self, plan: Plan) -> Bound:
         """Work by worker and cores, shared out as well as can be."""
         counts: defaultdict[PhaseClass, float] = defaultdict(float)
         for node in tasks_of(self.facts):
@@ -106,7 +122,9 @@ class LowerBound:
             for kind, count in counts.items()
         )
         shared = corun_ns(list(counts), list(counts.values()), capacity.units(), self.kappa)
-        return max(shared, int(area / self.cores), *load.values(), 0)
+        engine = max(load, key=lambda worker: load[worker], default="")
+        found = TaskBounds(0, load[engine], 0, int(area / self.cores), shared, engine, "cores")
+        return Bound(found.best_ns, found.told)
 
     # Nodes --------------------------------------------------------------------------------------
 

@@ -174,6 +174,7 @@ class _Planner:
                 iteration_ns=chosen.iteration_ns,
                 lower_bound_ns=chosen.lower_bound_ns,
                 gap=round(1 - chosen.lower_bound_ns / chosen.iteration_ns, 6),
+                bound_by=chosen.bound_by,
             ),
             alternatives=tuple(_record(item, tried.combined) for item in tried.ranked()),
             refusals=tuple(tried.refusals),

@@ -46,10 +46,9 @@ def units(facts: Facts, path: str) -> Iterator[Unit]:
 
 def runs_whole(facts: Facts, node: GraphNode) -> bool:
     """Whether a composite is one task: it has accesses of its own, or calls only its own component."""
-    return (
-        node.touches
-        or (node.component is not None
-        and all(inner.component == node.component for inner in facts.graph.subtree(node.path)))
+    return node.touches or (
+        node.component is not None
+        and all(inner.component == node.component for inner in facts.graph.subtree(node.path))
     )
 
 

@@ -14,7 +14,7 @@ from rose_opt.contention import MeasuredContention
 from rose_opt.facts import Facts
 from rose_opt.iteration import Pricing
 from rose_opt.kernel import GLUE, Kernel, solve_kernel
-from rose_opt.lower_bound import LowerBound
+from rose_opt.lower_bound import Bound, LowerBound
 from rose_opt.phases import runs_whole
 from rose_opt.placement import Workers, place
 from rose_opt.plan import PhaseThreads, Plan, PlanComponent, Refusal
@@ -35,6 +35,7 @@ class Priced:
         chains: Schedules of the loops that are in chains, by path.
         iteration_ns: Predicted iteration [ns].
         lower_bound_ns: No legal execution with these workers takes less [ns].
+        bound_by: What makes that bound.
     """
 
     composition: Composition
@@ -43,16 +44,23 @@ class Priced:
     chains: Mapping[str, ChainSchedule] = field(default_factory=dict[str, ChainSchedule])
     iteration_ns: int = 0
     lower_bound_ns: int = 0
+    bound_by: str = ""
 
     @property
     def splits(self) -> dict[str, int]:
         """Groups by loop that is split by rows."""
         return {t.loop: t.groups for t in self.composition if isinstance(t, SpatialSplit)}
 
-    def bounded(self, bound_ns: int) -> Priced:
+    def bounded(self, bound: Bound) -> Priced:
         """The same with a bound; a prediction below it would be wrong."""
-        bound = max(bound_ns, self.lower_bound_ns)
-        return replace(self, iteration_ns=max(self.iteration_ns, bound), lower_bound_ns=bound)
+        if bound.ns <= self.lower_bound_ns:
+            return self
+        return replace(
+            self,
+            iteration_ns=max(self.iteration_ns, bound.ns),
+            lower_bound_ns=bound.ns,
+            bound_by=bound.by,
+        )
 
 
 class Pricer:
@@ -81,7 +89,13 @@ class Pricer:
         """The program as it is."""
         names = tuple(component.name for component in self.subject.hierarchy.components)
         workers = Workers(components=names)
-        return Priced((), workers, iteration_ns=self.native_ns, lower_bound_ns=self.native_ns)
+        return Priced(
+            (),
+            workers,
+            iteration_ns=self.native_ns,
+            lower_bound_ns=self.native_ns,
+            bound_by="the native order (one node after the other)",
+        )
 
     def price(self, composition: Composition) -> Priced | Refusal:
         """What a legal composition is expected to cost, or why it cannot be placed or keep its bits."""

@@ -31,12 +31,14 @@ class Predicted:
         iteration_ns: Planned iteration [ns].
         lower_bound_ns: No legal plan with these workers can be faster [ns].
         gap: ``1 - lower_bound_ns / iteration_ns`` [fraction].
+        bound_by: What makes the bound, in a few words, e.g. ``engine sim[0/2]``; empty where not known.
     """
 
     native_ns: int
     iteration_ns: int
     lower_bound_ns: int
     gap: float
+    bound_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ def plan_html(plan: Plan, facts: Facts, after: Recorded | None) -> str:
         ("native, as the plan counts it", _ms(predicted.native_ns)),
         ("predicted", _ms(predicted.iteration_ns)),
         ("lower bound with these workers", _ms(bound)),
+        *([("bound by", predicted.bound_by)] if predicted.bound_by else []),
         ("gap of the prediction to the bound", f"{predicted.gap:.1%}"),
         *measured,
     ]

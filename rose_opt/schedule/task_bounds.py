@@ -48,6 +48,8 @@ class TaskBounds:
         area_ns: The scarcest resource, at its capacity all the time, likewise [ns].
         corun_ns: Sharing time out between sets of tasks that may run together, contention included
             [ns]; 0 where there are too many sets.
+        engine: The worker that `engine_ns` is about; empty without tasks.
+        resource: The resource that `area_ns` is about; empty where none is limited.
     """
 
     path_ns: int
@@ -55,6 +57,8 @@ class TaskBounds:
     clique_ns: int
     area_ns: int
     corun_ns: int
+    engine: str = ""
+    resource: str = ""
 
     @property
     def best_ns(self) -> int:
@@ -66,6 +70,21 @@ class TaskBounds:
         """Name of the first bound, in declaration order, that reaches the largest."""
         names = ("path", "engine", "clique", "area", "corun")
         return next(name for name in names if getattr(self, f"{name}_ns") == self.best_ns)
+
+    @property
+    def told(self) -> str:
+        """The bound that limits, in a few words.
+
+        >>> TaskBounds(3, 5, 0, 5, 0, "simulator", "cores").told
+        'engine simulator'
+        """
+        return {
+            "path": "path (nodes that wait for each other)",
+            "engine": f"engine {self.engine}",
+            "clique": "clique (nodes that never run together)",
+            "area": f"area ({self.resource})",
+            "corun": "corun (what may run together, and how it slows down)",
+        }[self.limiting]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,23 +142,26 @@ def task_bounds(
     for index, task in enumerate(tasks):
         for engine in task.engines:
             engines[engine].append(index)
-    areas = [0]
-    for axis in range(len(RESOURCES)):
+    areas: dict[str, int] = {}
+    for axis, resource in enumerate(RESOURCES):
         limit = limits[axis]
         if limit:
             shares = {i: item.work[axis] / limit for i, item in enumerate(least) if item.work[axis]}
-            areas.append(bound(shares, shares))
+            areas[resource] = bound(shares, shares)
     conflicts = conflict_sets(
         [(task.engines, item.units) for task, item in zip(tasks, least, strict=True)], capacity
     )
+    busiest = {engine: bound(members) for engine, members in engines.items()}
     return TaskBounds(
         path_ns=max(
             (h + i.time_ns + t for h, i, t in zip(heads, least, tails, strict=True)), default=0
         ),
-        engine_ns=max((bound(members) for members in engines.values()), default=0),
+        engine_ns=max(busiest.values(), default=0),
         clique_ns=max((bound(members) for members in conflicts), default=0),
-        area_ns=max(areas),
+        area_ns=max(areas.values(), default=0),
         corun_ns=_corun_ns(tasks, capacity, kappa or {}),
+        engine=max(busiest, key=lambda engine: busiest[engine], default=""),
+        resource=max(areas, key=lambda name: areas[name], default=""),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +102,25 @@ def test_each_bound_takes_the_mode_that_suits_it() -> None:
 
 def test_nothing_takes_no_time() -> None:
     assert task_bounds([], Capacity(cores=2)).best_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        ([Demand("a", ("x",), (Mode(4),)), Demand("b", ("y",), (Mode(5),), (0,))], "path"),
+        (
+            [
+                Demand("a", ("x",), (Mode(4),)),
+                *(Demand("b", ("sim[0/2]",), (Mode(3),)) for _ in range(2)),
+            ],
+            "engine sim[0/2]",
+        ),
+        ([Demand(k, (k,), (Mode(5, cores=1.5),)) for k in "ab"], "clique"),
+        ([Demand(k, (k,), (Mode(6, cores=1.0),)) for k in "abc"], "area (cores)"),
+    ],
+    ids=["path", "engine", "clique", "area"],
+)
+def test_the_bound_that_limits_is_told(tasks: list[Demand], told: str) -> None:
+    found = task_bounds(tasks, Capacity(cores=2.0))
+    assert found.told.startswith(told)
+    assert getattr(found, f"{found.limiting}_ns") == found.best_ns
