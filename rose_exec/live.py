@@ -34,14 +34,16 @@ class LiveProgram:
 
     Args:
         boundary: What native iterations have shown.
+        before: The same program as it was known before.
 
     Attributes:
         notes: What cannot be taken along, and why, by component.
     """
 
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(self, boundary: Boundary, before: LiveProgram | None = None) -> None:
         self.boundary = boundary
         self.notes: dict[str, str] = {}
+        self._constants: dict[str, bytes] = {} if before is None else dict(before.constants())
         wanted = {name: m.component for name, m in boundary.members.items() if self._held(name)}
         for name, why in handover.shared(wanted).items():
             self.notes[name] = (
@@ -62,7 +64,7 @@ class LiveProgram:
         return tuple(why for name, why in self.notes.items() if self.boundary.carried(name))
 
     def save(self, away: LiveReplay | None = None) -> Saved:
-        """States of all components between two iterations, wherever they live.
+        """States of the components that iterations change, between two of them, wherever they live.
 
         Args:
             away: The session whose workers hold some of them.
@@ -74,8 +76,12 @@ class LiveProgram:
             name: (away.fetch(name) if away is not None else None)
             or handover.save(member.component)
             for name, member in self.members.items()
-            if self._held(name) and name not in self.notes
+            if self.boundary.carried(name) and name not in self.notes
         }
+
+    def constants(self) -> Saved:
+        """States of the components that no iteration changes; saved once, since they may be large."""
+        return self._constants
 
     def restore(self, saved: Saved) -> None:
         """Put the components, all of which are here, into saved states."""
@@ -110,10 +116,16 @@ class LiveProgram:
         return self.boundary.carried(name) or self.boundary.constant(name)
 
     def _try(self, name: str) -> None:
+        changes = self.boundary.carried(name)
+        if not changes and name in self._constants:
+            return
         try:
-            handover.save(self.members[name].component)
+            saved = handover.save(self.members[name].component)
         except NotCarried as error:
             self.notes[name] = str(error)
+        else:
+            if not changes:
+                self._constants[name] = saved
 
 
 class LiveReplay(GuardedReplay):

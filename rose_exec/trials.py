@@ -312,8 +312,10 @@ class LiveMeasurer:
     def _states(self) -> Saved:
         """The present states of training, for copies."""
         saved = self.training.state()
+        live = self.training.program
         assert saved is not None, "there are copies only where states can be saved"
-        return saved
+        assert live is not None
+        return {**live.constants(), **saved}
 
     def _no_copies(self, why: str) -> None:
         self.build = None

@@ -283,7 +283,8 @@ class _Run:
                 for _ in range(self.settings.traced):
                     taken = training.advance()
                     training.log.iteration("traced", "native order", taken, "recorded")
-                    training.program = LiveProgram(boundary)  # the next one can be taken back
+                    # The next one can be taken back.
+                    training.program = LiveProgram(boundary, training.program)
         finally:
             hooks.install_executor(None)
         if not boundary.iterations:
