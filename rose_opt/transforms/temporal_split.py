@@ -33,8 +33,8 @@ from rose_opt.plan import (
     temporal_refusal,
 )
 from rose_opt.transforms.base import Rewritten, Subject, require, unique
+from rose_opt.transforms.loop_copies import LoopCopies
 from rose_trace.legality import AccessSet
-from rose_trace.records import NodePath
 
 if TYPE_CHECKING:
     from rose_opt.facts import Facts
@@ -107,118 +107,63 @@ class TemporalSplit:
         Returns:
             The rewritten graph.
         """
-        graph = subject.graph
-        count = graph.node(self.loop).count or 0
-        last = live_out_instance(count, self.groups)
-        inside = [node.path for node in graph.subtree(self.loop)]
-        forward: dict[str, tuple[str, ...]] = {
-            path: tuple(self.fragment(path, group) for group in range(self.groups))
-            for path in inside
-        }
-        nodes: list[GraphNode] = []
-        for node in graph.nodes:
-            if node.path == self.loop:
-                for group in range(self.groups):
-                    nodes += [self._copy(graph.node(path), group, renamed) for path in inside]
-            elif node.path not in forward:
-                nodes.append(
-                    replace(node, accesses=bound(node.accesses, renamed, last, self.groups))
-                )
-        cut = [e for e in graph.edges if self._across(e)]
-        edges = unique(copy for edge in graph.edges for copy in self._edges(edge))
-        rewritten = replace(
-            subject,
-            graph=Graph(tuple(nodes), edges),
-            splits={**subject.splits, self.loop: self.groups},
-            chains=subject.chains | {self.loop},
+        graph, copies = subject.graph, LoopCopies(self.loop, self.groups)
+        last = live_out_instance(graph.node(self.loop).count or 0, self.groups)
+        outside = (
+            node
+            if within(node.path, self.loop)
+            else replace(node, accesses=bound(node.accesses, renamed, last, self.groups))
+            for node in graph.nodes
         )
-        return Rewritten(rewritten, forward, tuple(cut))
+        loose = Graph(tuple(outside), tuple(map(self._for_all, graph.edges)))
+
+        def changed(node: GraphNode, group: int) -> GraphNode:
+            node = replace(node, accesses=bound(node.accesses, renamed, group, self.groups))
+            if node.path != self.loop:
+                return node
+            mine = len(range(group, node.count or 0, self.groups))
+            return replace(node, count=mine, turns=(group, self.groups))
+
+        made = copies.made(replace(subject, graph=loose), changed)
+        cut = tuple(edge for edge in graph.edges if self._across(edge))
+        chains = subject.chains | {self.loop}
+        return Rewritten(replace(made, chains=chains), copies.fragments(graph), cut)
 
     def inverse(self, rewritten: Rewritten) -> Subject:
         """One loop of all chains: the first chain's copy with every iteration and one instance."""
-        subject = rewritten.subject
-        copies = [f"{self.loop}#{group}" for group in range(self.groups)]
-        count = sum(subject.graph.node(copy).count or 0 for copy in copies)
-
-        def path(of: str) -> NodePath:
-            copy = next((c for c in copies if within(of, c)), None)
-            return NodePath(of if copy is None else self.loop + of.removeprefix(copy))
-
-        nodes: list[GraphNode] = []
-        for node in subject.graph.nodes:
-            if any(within(node.path, copy) for copy in copies[1:]):
-                continue
-            node = replace(node, accesses=_unbound(node.accesses, self.groups))
-            if within(node.path, copies[0]):
-                top = node.path == copies[0]
-                node = replace(
-                    node,
-                    path=path(node.path),
-                    parent=node.parent if top or node.parent is None else path(node.parent),
-                    name=node.name.removesuffix("#0") if top else node.name,
-                    count=count if top else node.count,
-                    turns=None if top else node.turns,
-                )
-            nodes.append(node)
-        inner = (
-            replace(e, producer=path(e.producer), consumer=path(e.consumer), loop=path(e.loop))
-            for e in subject.graph.edges
-            if within(e.producer, copies[0]) == within(e.consumer, copies[0])
-            and not any(within(p, c) for p in (e.producer, e.consumer) for c in copies[1:])
+        split = rewritten.subject.graph
+        count = sum(split.node(f"{self.loop}#{k}").count or 0 for k in range(self.groups))
+        joined = LoopCopies(self.loop, self.groups).joined(rewritten.subject)
+        nodes = (
+            replace(node, accesses=_unbound(node.accesses, self.groups))
+            for node in joined.graph.nodes
         )
-        return replace(
-            subject,
-            graph=Graph(tuple(nodes), unique((*inner, *rewritten.cut))),
-            splits={key: value for key, value in subject.splits.items() if key != self.loop},
-            chains=subject.chains - {self.loop},
+        whole = tuple(
+            replace(node, count=count, turns=None) if node.path == self.loop else node
+            for node in nodes
         )
+        inner = (edge for edge in joined.graph.edges if not self._across(edge))
+        edges = unique((*inner, *rewritten.cut))
+        return replace(joined, graph=Graph(whole, edges), chains=joined.chains - {self.loop})
 
     def estimate_ns(self, facts: Facts) -> int:
         """One iteration of the loop: batches stay whole [ns]."""
         count = facts.graph.node(self.loop).count or 1
         return facts.timings[self.loop].mean_ns // max(count, 1)
 
-    def fragment(self, path: str, group: int) -> NodePath:
-        """Path of the copy of `path` that belongs to chain `group`."""
-        return NodePath(f"{self.loop}#{group}{path.removeprefix(self.loop)}")
-
-    def _copy(self, node: GraphNode, group: int, renamed: tuple[str, ...]) -> GraphNode:
-        top = node.path == self.loop
-        parent = node.parent if top or node.parent is None else self.fragment(node.parent, group)
-        copy = replace(
-            node,
-            path=self.fragment(node.path, group),
-            parent=parent,
-            accesses=bound(node.accesses, renamed, group, self.groups),
-        )
-        if not top:
-            return copy
-        mine = len(range(group, node.count or 0, self.groups))
-        return replace(copy, name=f"{node.name}#{group}", count=mine, turns=(group, self.groups))
-
     def _across(self, edge: DataEdge) -> bool:
         """Whether an edge enters or leaves the loop."""
         return within(edge.producer, self.loop) != within(edge.consumer, self.loop)
 
-    def _edges(self, edge: DataEdge) -> Iterator[DataEdge]:
-        """The edge once per chain where it touches the loop.
+    def _for_all(self, edge: DataEdge) -> DataEdge:
+        """An edge across the loop's border without its alignment.
 
         Which iteration of a chain belongs to which of another loop is no constant distance, so what
         enters or leaves waits for all.
         """
-        ends = [within(path, self.loop) for path in (edge.producer, edge.consumer)]
-        if not any(ends):
-            yield edge
-            return
-        for group in range(self.groups):
-            producer, consumer, loop = (
-                self.fragment(path, group) if within(path, self.loop) else path
-                for path in (edge.producer, edge.consumer, edge.loop)
-            )
-            copy = replace(edge, producer=producer, consumer=consumer, loop=loop)
-            if not all(ends) and edge.alignment is not None:
-                copy = replace(copy, alignment=None, all_iterations=True)
-            yield copy
+        if edge.alignment is None or not self._across(edge):
+            return edge
+        return replace(edge, alignment=None, all_iterations=True)
 
 
 def bound(accesses: AccessSet, states: tuple[str, ...], instance: int, groups: int) -> AccessSet:
