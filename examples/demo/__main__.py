@@ -25,6 +25,7 @@ from rose_exec.probe import probe
 from rose_opt.facts import build_facts
 from rose_opt.optimize import plan as optimize
 from rose_opt.plan import Plan
+from rose_opt.settings import Memory, PlanSettings
 
 WARM_UP = 1
 
@@ -58,9 +59,9 @@ def record(config: Config, trace: Path) -> None:
         probe(trace, lambda: program.iteration(2))
 
 
-def plan(trace: Path, file: Path) -> Plan:
+def plan(trace: Path, file: Path, simulators: int = 1) -> Plan:
     """Stage 2: decide what overlaps; ``rose-opt plan`` does the same from the command line."""
-    chosen = optimize(build_facts(trace))
+    chosen = optimize(build_facts(trace), PlanSettings(memory=Memory(max_instances=simulators)))
     chosen.save(file)
     return chosen
 
@@ -174,7 +175,7 @@ def main(
     print("recording two native iterations, then measuring their parts ...", flush=True)
     record(config, trace)
     print(f"planning from {trace} ...", flush=True)
-    chosen = plan(trace, file)
+    chosen = plan(trace, file, config.simulators)
     print("\n".join(uses(config, chosen)), flush=True)
     print(f"training natively and with {file}, in turn ...", flush=True)
     native, planned, kept = compare(config, file, iterations)

@@ -30,6 +30,7 @@ class Config:
         blocks: Transformer blocks of the policy's backbone.
         denoising_steps: Passes of the policy's action head.
         device: Where policy and trainer are; the physics is on the CPU.
+        simulators: Whole simulators that fit in memory; a plan may run epochs in several.
         ppo: Settings of the algorithm.
     """
 
@@ -43,6 +44,7 @@ class Config:
     blocks: int = 1
     denoising_steps: int = 4
     device: str = "cpu"
+    simulators: int = 1
     ppo: PPO = field(default_factory=PPO)
 
     @classmethod
@@ -57,10 +59,20 @@ class Config:
 
     @classmethod
     def on_device(cls, task: str, seed: int, device: str) -> Config:
-        """A policy that a GPU is for, beside the same physics; as many epochs as two chains share evenly."""
+        """A policy that a GPU is for, beside the same physics.
+
+        Kernels of a GPU differ between a batch and its halves, so what keeps every bit there is whole
+        epochs side by side: an even number of them, and room for a second simulator.
+        """
         small = cls.of(task, seed)
         return replace(
-            small, device=device, epochs=4, instruction=64, blocks=12, denoising_steps=10
+            small,
+            device=device,
+            simulators=2,
+            epochs=4,
+            instruction=64,
+            blocks=12,
+            denoising_steps=10,
         )
 
     @property

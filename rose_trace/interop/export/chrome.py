@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from typing import IO, Any
 
 from rose_trace.interop.export.counters import Gap, Point
-from rose_trace.interop.export.flows import Flows
-from rose_trace.interop.export.slices import Slice, arguments
-from rose_trace.interop.export.tracks import LARGEST_ID, Track, Tracks
+from rose_trace.interop.export.slices import arguments
+from rose_trace.interop.export.tracks import LARGEST_ID, Begin, End, Track
 
 ACTIVITY_PID = LARGEST_ID
 """Process that stands for the devices; their counters belong to no process."""
@@ -33,22 +32,14 @@ class ChromeWriter:
         self._tids: dict[tuple[int, str], int] = {}
         self._separator = b'{"traceEvents": [\n'
 
-    def slices(self, slices: Iterable[Slice], flows: Flows) -> int:
-        """Write slices with the names of their tracks, and flows.
-
-        Args:
-            slices: In the order of `read_slices`.
-            flows: Flows between them.
-
-        Returns:
-            Number of slices.
-        """
-        tracks = Tracks(flows.spans)
-        count = 0
-        for item in slices:
-            track, _ = tracks.place(item)
-            where = {"pid": track.process.shown_pid, "tid": self._tid(track)}
-            row, shown = item.row, dict[str, Any](arguments(item.row))
+    def slices(self, drawn: Iterable[Begin | End]) -> None:
+        """Write slices with the names of their tracks, and flows; an event says its own end."""
+        for begin in drawn:
+            if isinstance(begin, End):
+                continue
+            item, row = begin.item, begin.item.row
+            where = {"pid": begin.track.process.shown_pid, "tid": self._tid(begin.track)}
+            shown = dict[str, Any](arguments(row))
             if item.device is not None:
                 shown |= {"device": _number(item.device), "stream": row["stream"]}
             event = {
@@ -61,18 +52,13 @@ class ChromeWriter:
                 "args": shown,
             }
             self._write(event)
-            count += 1
-            if item.device is None:
-                self._flows(item, where, flows)
-        return count
+            self._flows(begin, where)
 
-    def _flows(self, item: Slice, where: dict[str, int], flows: Flows) -> None:
+    def _flows(self, begin: Begin, where: dict[str, int]) -> None:
+        item = begin.item
         shared = {"cat": "data", "name": "data", **where}
         last_ns = max(item.end_ns - 1, item.start_ns)  # a moment within the slice
-        for phase, found, time_ns in (
-            ("s", flows.out_of(item.row["span_id"]), last_ns),
-            ("f", flows.into(item.row["span_id"]), item.start_ns),
-        ):
+        for phase, found, time_ns in (("s", begin.out, last_ns), ("f", begin.into, item.start_ns)):
             for flow in found:
                 event = {"ph": phase, **shared, "id": f"{flow:016x}", "ts": self._us(time_ns)}
                 self._write(event | ({"bp": "e"} if phase == "f" else {}))

@@ -8,9 +8,8 @@ from typing import IO, Any
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
 from rose_trace.interop.export.counters import Gap, Point
-from rose_trace.interop.export.flows import Flows
-from rose_trace.interop.export.slices import Slice, arguments
-from rose_trace.interop.export.tracks import Track, Tracks, stable_id
+from rose_trace.interop.export.slices import arguments
+from rose_trace.interop.export.tracks import Begin, End, Track, stable_id
 
 pb: Any = perfetto_trace_pb2
 SEQUENCE = 1
@@ -63,34 +62,26 @@ class PerfettoWriter:
         self._describe(pb.TrackDescriptor(uuid=ABOUT, name="Rose"))
         self._event(pb.TrackEvent.TYPE_INSTANT, ABOUT, first_ns, headline, "rose", facts)
 
-    def slices(self, slices: Iterable[Slice], flows: Flows) -> int:
-        """Write slices with their tracks and flows.
-
-        Args:
-            slices: In the order of `read_slices`.
-            flows: Flows between them.
-
-        Returns:
-            Number of slices.
-        """
-        tracks = Tracks(flows.spans)
-        count = 0
-        for item in slices:
-            track, ended = tracks.place(item)
-            for ended_track, end_ns in ended:
-                self._end(ended_track.uuid, end_ns)
+    def slices(self, drawn: Iterable[Begin | End]) -> None:
+        """Write slices with their tracks and flows."""
+        for event in drawn:
+            if isinstance(event, End):
+                self._end(event.track.uuid, event.time_ns)
+                continue
+            item, track = event.item, event.track
             self._describe_track(track)
-            begin, row = pb.TrackEvent.TYPE_SLICE_BEGIN, item.row
-            out: list[int] = []
-            into: list[int] = []
-            if item.device is None:
-                out, into = flows.out_of(row["span_id"]), flows.into(row["span_id"])
-            name, shown = row["node"] or "", arguments(row)
-            self._event(begin, track.uuid, item.start_ns, name, item.category, shown, out, into)
-            count += 1
-        for track, end_ns in tracks.close():
-            self._end(track.uuid, end_ns)
-        return count
+            begin, name = pb.TrackEvent.TYPE_SLICE_BEGIN, item.row["node"] or ""
+            shown = arguments(item.row)
+            self._event(
+                begin,
+                track.uuid,
+                item.start_ns,
+                name,
+                item.category,
+                shown,
+                event.out,
+                event.into,
+            )
 
     def counters(self, points: Iterable[Point | Gap]) -> None:
         """Write counters; gaps are slices on a track beside the counter."""

@@ -17,6 +17,7 @@ from rose_trace.interop.export.counters import Counters
 from rose_trace.interop.export.flows import Flows
 from rose_trace.interop.export.rows import batches
 from rose_trace.interop.export.slices import read_slices
+from rose_trace.interop.export.tracks import Tracks
 from rose_trace.interop.packages import needs_extra
 from rose_trace.parquet import TraceError, TraceInfo, beside, read_metadata
 
@@ -152,21 +153,23 @@ def _export_timeline(
 ) -> Exported:
     first_ns = _first_ns(trace)
     flows, counters, facts = Flows(trace), Counters(trace), _facts(info)
+    tracks = Tracks(flows)
+    drawn = tracks.drawn(read_slices(trace))
     if format is ExportFormat.PERFETTO:
         with needs_extra():
             from rose_trace.interop.export.perfetto import PerfettoWriter
         writer = PerfettoWriter(file, first_ns)
         headline = "complete trace" if info.complete else "INCOMPLETE trace: rows were lost"
         writer.about(first_ns, headline, facts)
-        slices = writer.slices(read_slices(trace), flows)
+        writer.slices(drawn)
         writer.counters(counters.points())
     else:
         chrome = ChromeWriter(file, first_ns)
-        slices = chrome.slices(read_slices(trace), flows)
+        chrome.slices(drawn)
         chrome.counters(counters.points())
         chrome.close(facts)
     spans = len(flows.spans)
-    return Exported(format, spans, slices, counters.samples, flows.count, 0, info)
+    return Exported(format, spans, tracks.slices, counters.samples, flows.count, 0, info)
 
 
 def _export_otlp(trace: Path, file: IO[bytes], format: ExportFormat, info: TraceInfo) -> Exported:

@@ -7,9 +7,10 @@ that; whatever does not fit below its caller gets a lane of its own beside the t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from rose_trace.interop.export.flows import Flows
 from rose_trace.interop.export.slices import Slice
 
 LARGEST_ID = 2**31 - 1
@@ -57,6 +58,36 @@ class Track:
     uuid: int
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A slice begins.
+
+    Attributes:
+        item: The slice.
+        track: Where.
+        out: Ids of the flows that begin in it.
+        into: Ids of the flows that end in it.
+    """
+
+    item: Slice
+    track: Track
+    out: Iterable[int] = ()
+    into: Iterable[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The innermost slice of a track ends.
+
+    Attributes:
+        track: Where.
+        time_ns: When [Unix ns].
+    """
+
+    track: Track
+    time_ns: int
+
+
 @dataclass(slots=True)
 class _Open:
     """A slice that has not ended."""
@@ -83,10 +114,6 @@ class _Lane:
         return ended
 
 
-Ended = list[tuple[Track, int]]
-"""Ends of slices: track and time [ns], innermost first."""
-
-
 def stable_id(*parts: object) -> int:
     """A 64-bit id, never zero, that is the same for the same parts."""
     text = "\0".join(map(str, parts)).encode()
@@ -94,52 +121,65 @@ def stable_id(*parts: object) -> int:
 
 
 class Tracks:
-    """Gives every slice its track; slices must come in the order of `read_slices`.
+    """Gives every slice its track.
 
     Args:
-        known: Span ids of the trace: a caller that is not among them was lost.
+        flows: Flows of the trace; a caller that is not among their spans was lost.
+
+    Attributes:
+        slices: Number of slices that have one.
     """
 
-    def __init__(self, known: Set[int]) -> None:
-        self._known = known
+    def __init__(self, flows: Flows) -> None:
+        self._flows = flows
+        self.slices = 0
         self._processes: dict[tuple[str, int], ProcessTrack] = {}
         self._shown: set[int] = set()
         self._lanes: dict[tuple[object, ...], list[_Lane]] = {}
         self._count = 0
 
-    def place(self, item: Slice) -> tuple[Track, Ended]:
-        """The track of a slice.
+    def drawn(self, slices: Iterable[Slice]) -> Iterator[Begin | End]:
+        """Slices with their tracks and flows.
 
         Args:
-            item: The slice.
+            slices: In the order of `read_slices`.
 
-        Returns:
-            Its track, and what ended on the lanes of the same thread or stream before it starts.
+        Yields:
+            Begins in the same order; ends before whatever begins on their track afterwards.
         """
+        for item in slices:
+            track, ended = self._placed(item)
+            yield from ended
+            if item.device is None:
+                span_id = item.row["span_id"]
+                yield Begin(item, track, self._flows.out_of(span_id), self._flows.into(span_id))
+            else:
+                yield Begin(item, track)
+            self.slices += 1
+        for lanes in self._lanes.values():
+            for lane in lanes:
+                while lane.stack:
+                    yield End(lane.track, lane.stack.pop().end_ns)
+
+    def _placed(self, item: Slice) -> tuple[Track, list[End]]:
+        """The track of a slice, and what ended beside it on the same thread or stream before it starts."""
         row = item.row
         process = self._process(row["process"] or "process", row["pid"] or 0)
         number = row["thread"] if item.device is None else row["stream"]
         key = (process, item.device, number)
         lanes = self._lanes.setdefault(key, [])
         span_id, parent_id = row["span_id"], row["parent_id"] or 0
-        ended: Ended = []
+        ended: list[End] = []
         for lane in lanes:
             closed = lane.close(item.start_ns, parent_id, item.end_ns)
-            ended += [(lane.track, end_ns) for end_ns in closed]
-        by_time = item.device is not None or (parent_id != 0 and parent_id not in self._known)
+            ended += [End(lane.track, end_ns) for end_ns in closed]
+        by_time = item.device is not None or (parent_id != 0 and parent_id not in self._flows.spans)
         lane = _fitting(lanes, parent_id, item.end_ns, by_time)
         if lane is None:
             lane = _Lane(self._track(process, item.device, number, len(lanes)))
             lanes.append(lane)
         lane.stack.append(_Open(span_id, item.end_ns))
         return lane.track, ended
-
-    def close(self) -> Iterator[tuple[Track, int]]:
-        """Ends of all slices that are still open, innermost first."""
-        for lanes in self._lanes.values():
-            for lane in lanes:
-                while lane.stack:
-                    yield lane.track, lane.stack.pop().end_ns
 
     def _process(self, name: str, pid: int) -> ProcessTrack:
         found = self._processes.get((name, pid))
