@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import multiprocessing
+from collections.abc import Generator
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import settings
 from tests import properties
 
 GOLDEN = Path(__file__).parent / "golden"
+PRELOADED = ["rose_exec.workers.serve", "torch", "tests.rose_exec.worker_requests"]
 _update = pytest.StashKey[bool]()
 
 
@@ -66,6 +70,24 @@ class Golden:
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compare text with a golden file: `golden.check("facts/loop.txt", text)`."""
     return Golden(GOLDEN, update=request.config.stash[_update])
+
+
+@pytest.fixture(scope="module")
+def workers_from_a_clean_process() -> Generator[None]:
+    """Start the workers of a module as copies of one clean process that has imported torch already.
+
+    They begin as spawned ones do, with nothing of this process in them, only sooner. What is about the
+    start itself spawns.
+    """
+    from rose_exec.workers import process
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # as workers have it
+        multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()  # now, not inside a recording, which it would belong to
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "START_METHOD", "forkserver")
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

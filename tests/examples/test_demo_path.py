@@ -17,6 +17,7 @@ from rose_opt.facts import build_facts
 from rose_opt.optimize import plan
 from rose_opt.settings import PlanSettings
 
+pytestmark = pytest.mark.usefixtures("workers_from_a_clean_process")
 # 64 rows, as in the demo: halves keep the bits.
 SMALL = Config(epochs=2, steps=2, chunk=2)
 INTERACT = "iteration/rollout/interact"

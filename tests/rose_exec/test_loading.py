@@ -267,15 +267,27 @@ def run(folder: Path, *command: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_script_with_a_plan_in_its_environment(script: Path) -> None:
-    natively = run(script, "train.py", "go")
+@pytest.fixture(scope="module")
+def natively(script: Path) -> str:
+    """What the script prints without a plan."""
+    return run(script, "train.py", "go")
+
+
+def test_a_script_with_a_plan_in_its_environment(script: Path, natively: str) -> None:
     values, _, rest = natively.partition("] ")
     assert rest == "True ['go']\n"
     planned = run(script, "train.py", "go", ROSE_PLAN="plan.json")
     assert planned == f"{values}] False ['go']\n"
 
 
-@pytest.mark.parametrize("first", ["rose_exec", "rose_trace", "rose_exec.readiness"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("rose_exec", marks=pytest.mark.slow),  # the order that scripts have
+        "rose_trace",
+        "rose_exec.readiness",
+    ],
+)
 def test_a_plan_in_the_environment_needs_no_order_of_imports(script: Path, first: str) -> None:
     code = f"import {first}, rose_exec, rose_trace.hooks as h; print(type(h.active).__module__)"
     assert run(script, "-c", code, ROSE_PLAN="plan.json") == "rose_exec.environment\n"
@@ -298,8 +310,8 @@ def test_a_missing_plan_in_the_environment_is_told_at_the_first_call(script: Pat
     assert "PlanError: none.json: expected a plan file, got" in done.stderr
 
 
-def test_a_script_run_by_the_command_line(script: Path) -> None:
-    values, _, _ = run(script, "train.py", "go").partition("] ")
+def test_a_script_run_by_the_command_line(script: Path, natively: str) -> None:
+    values, _, _ = natively.partition("] ")
     start = "from rose_exec.cli import app; app()"
     planned = run(script, "-c", start, "run", "plan.json", "train.py", "go", "--fast")
     assert planned == f"{values}] False ['go', '--fast']\n"

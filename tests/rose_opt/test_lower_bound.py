@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_opt.contention import MeasuredContention
@@ -18,6 +18,7 @@ from rose_opt.plan import Plan
 from rose_opt.settings import Memory, PlanSettings
 from rose_opt.simulator import Contention
 from rose_opt.simulator.execution import SimulatedExecution
+from tests.properties import examples
 from tests.rose_opt.programs import (
     ACT,
     INTERACT,
@@ -116,7 +117,7 @@ def every_plan(
     return [plan(facts, one, contention) for one in forced]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, 20)
 @given(recorded(), CHOSEN, contentions())
 def test_no_execution_beats_the_bound_and_no_prediction_either(
     facts: Facts, chosen: PlanSettings, contention: MeasuredContention

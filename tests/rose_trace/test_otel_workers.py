@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import rose_trace as rose
 from rose_exec.replay import replay
 from rose_trace.parquet import read_spans
 from tests.rose_exec import programs
 from tests.rose_exec.observe import observed_plan
 
+pytestmark = pytest.mark.usefixtures("workers_from_a_clean_process")
 SPLIT = "split-spatial{loop=iteration/rollout/interact groups=2}"
 
 

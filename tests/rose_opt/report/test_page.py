@@ -25,6 +25,7 @@ from tests.rose_opt.facts.factory import START_NS, Recording
 from tests.rose_opt.facts.programs import ppo
 from tests.rose_opt.report import embedded, recordings
 
+pytestmark = pytest.mark.usefixtures("workers_from_a_clean_process")
 MEGABYTE = 1_000_000
 
 
