@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose_exec.conductor import Conductor
+from rose_exec.quota.mps import client_environment
 from rose_exec.workers import InlineWorker, ProcessWorker, Worker
-from rose_opt.plan import Plan, PlanRefused, Resident
+from rose_opt.plan import Plan, PlanRefused, Resident, WorkerSpec
 from rose_trace import generators, hooks
 from rose_trace.component import Instance, instance_of
 from rose_trace.legality import RowRange, partition
@@ -64,11 +65,10 @@ class Placement:
         composites = self._composites()
         watched = self.conductor
         inline = InlineWorker if watched is None else watched.inline_worker
-        process = ProcessWorker if watched is None else watched.process_worker
         self.workers[INLINE] = inline(INLINE, composites)
         for spec in self.plan.workers:
             if spec.kind == "process":
-                self.workers[spec.name] = process(spec.name, composites)
+                self.workers[spec.name] = self._process(spec)
 
     def revive(self) -> list[tuple[str, str]]:
         """Start worker processes that have ended again, and build what lived there.
@@ -82,7 +82,7 @@ class Placement:
             if not isinstance(ended, ProcessWorker) or not ended.ended:
                 continue
             ended.close()
-            worker = self.workers[spec.name] = ProcessWorker(spec.name, self._composites())
+            worker = self.workers[spec.name] = self._process(spec)
             recorder: Any = hooks.recorder()
             if recorder is not None:
                 worker.record(recorder.child_settings()).result()
@@ -98,6 +98,11 @@ class Placement:
                         ).result()
                         again.append((instance.name, spec.name))
         return again
+
+    def _process(self, spec: WorkerSpec) -> ProcessWorker:
+        if self.conductor is not None:
+            return self.conductor.process_worker(spec.name, self._composites())
+        return ProcessWorker(spec.name, self._composites(), client_environment(spec.percent))
 
     def _composites(self) -> frozenset[str]:
         return frozenset(node.key for node in self.plan.nodes if node.composite)

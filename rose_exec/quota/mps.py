@@ -167,6 +167,31 @@ class MpsDaemon:
                 os.kill(pid, signal.SIGTERM)
 
 
+def client_environment(percent: int) -> dict[str, str]:
+    """Environment of a worker process of one percentage, under the daemon that this process is told of.
+
+    Args:
+        percent: Active thread percentage [%, 1..100]; 0 for a worker without a limit.
+
+    Raises:
+        MpsError: If this process is told of no daemon, or that one does not answer: CUDA would run the
+            worker without MPS and without a limit, and say nothing.
+    """
+    if not percent:
+        return {}
+    pipe, log = (os.environ.get(f"CUDA_MPS_{name}_DIRECTORY", "") for name in ("PIPE", "LOG"))
+    if not pipe:
+        raise MpsError(
+            f"Worker of {percent} %: expected an MPS daemon (CUDA_MPS_PIPE_DIRECTORY), got none. Start one with "
+            "'eval \"$(rose-exec mps start)\"', or set the worker's percent to 0."
+        )
+    told = MpsDaemon(Path(pipe), Path(log or pipe))
+    status = told.status()
+    if not status.running:
+        raise MpsError(f"Worker of {percent} %: expected a running daemon. {status.detail}")
+    return told.environment(percent)
+
+
 def _numbers(answer: str) -> list[int]:
     return [int(word) for word in answer.split() if word.isdigit()]
 

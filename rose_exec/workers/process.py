@@ -17,6 +17,7 @@ import pickle
 import sys
 import threading
 import weakref
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -65,13 +66,19 @@ class ProcessWorker:
     Args:
         name: Worker name.
         composites: Definitions that only call other nodes, by key.
+        environment: Variables that it starts with, beside those of this process.
     """
 
     kind = "process"
     _closing = False
     _gone = False
 
-    def __init__(self, name: str, composites: frozenset[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        composites: frozenset[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.owner = f"{name}#{next(_numbers)}"
         context = multiprocessing.get_context(START_METHOD)
@@ -83,7 +90,9 @@ class ProcessWorker:
             args=(remote, remote_output, name, self.owner, composites),
             name=f"rose-{name}",
         )
-        with _environment(OMP_WAIT_POLICY="PASSIVE"):  # an idle team must not spin on a shared core
+        # An idle team must not spin on a shared core.
+        passive = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        with _environment({**passive, **(environment or {})}):
             self._process.start()
         remote.close()
         remote_output.close()
@@ -342,11 +351,15 @@ def _taken(items: collections.deque[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _environment(**values: str) -> Any:
-    missing = {key: value for key, value in values.items() if key not in os.environ}
-    os.environ.update(missing)
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    """Variables of this process that a child started within the block inherits."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        for key in missing:
-            del os.environ[key]
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value

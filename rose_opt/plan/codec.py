@@ -128,9 +128,8 @@ def _node(item: Json) -> PlanNode:
 
 
 def _worker(item: Json) -> WorkerSpec:
-    return WorkerSpec(
-        item["name"], item["kind"], tuple(Resident(**resident) for resident in item["residents"])
-    )
+    residents = tuple(Resident(**resident) for resident in item["residents"])
+    return WorkerSpec(item["name"], item["kind"], residents, int(item["percent"]))
 
 
 def _order(item: Json) -> Order:

@@ -124,6 +124,11 @@ def _verify_placement(plan: Plan, of: AccessesOf) -> None:
             "Plan again."
         )
     for worker in plan.workers:
+        if not 0 <= worker.percent <= 100 or (worker.percent and worker.kind != "process"):
+            raise PlanRefused(
+                f"Worker {worker.name}: expected a percentage in 1..100 of a process, or 0 for no limit, got "
+                f"{worker.percent} of kind {worker.kind}. Limit nodes of the program's process by lanes."
+            )
         for resident in worker.residents if worker.kind == "process" else ():
             _require(apart("worker", worker.name, plan.hierarchy, resident.component, of))
     for component in plan.components:

@@ -39,11 +39,13 @@ class WorkerSpec:
         name: Unique name.
         kind: ``inline`` (a thread of the program's process) or ``process``.
         residents: What lives there.
+        percent: SMs that a process may use of a GPU it shares by MPS [%, 1..100]; 0 for no limit.
     """
 
     name: str
     kind: str
     residents: tuple[Resident, ...] = ()
+    percent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

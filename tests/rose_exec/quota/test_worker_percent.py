@@ -1,0 +1,91 @@
+"""A worker of a plan is a client of the program's daemon, at the plan's percentage, or is not started."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rose_exec.quota.mps import PERCENTAGE, MpsError, daemon
+from rose_exec.replay import replay
+from rose_exec.worker_trials import worker_quota
+from rose_opt.measure import IterationMeasurement, QuotaLevel, search_quota
+from rose_opt.plan import Plan, PlanRefused, verify
+from tests.rose_exec import programs
+from tests.rose_exec import worker_requests as requests
+from tests.rose_exec.observe import observed_plan
+from tests.rose_exec.worker_requests import plain
+
+REWIRE = "rewire{node=iteration/learn beside=iteration/rollout}"
+
+
+def plan(percent: int, kind: str = "process") -> Plan:
+    made = observed_plan(programs.build, REWIRE, processes=("trainer",))
+    (worker,) = (worker for worker in made.workers if worker.name == "trainer")
+    limited = dataclasses.replace(worker, percent=percent, kind=kind)
+    workers = (limited if each is worker else each for each in made.workers)
+    return dataclasses.replace(made, workers=tuple(workers))
+
+
+def test_a_worker_starts_at_its_percentage(
+    control: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control()
+    with daemon() as running:
+        for name, value in running.environment().items():
+            monkeypatch.setenv(name, value)
+        with replay(plan(40), build=programs.build, strict=True) as session:
+            worker = session._placement.workers["trainer"]
+            told = plain(worker.run(requests.job(os.getenv, PERCENTAGE)).result(120))
+            assert session.built() is not None
+    assert told == "40"
+    assert PERCENTAGE not in os.environ
+
+
+@pytest.mark.parametrize("told", [None, "/nowhere"])
+def test_without_a_daemon_it_is_not_started(
+    control: Callable[..., None], monkeypatch: pytest.MonkeyPatch, told: str | None
+) -> None:
+    control()
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    if told is not None:
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", told)
+    with (
+        pytest.raises(MpsError, match=r"Worker of 40 %: expected (an MPS|a running) daemon"),
+        replay(plan(40), build=programs.build, strict=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("percent", "kind"), [(101, "process"), (-1, "process"), (50, "inline")])
+def test_a_percentage_is_one_of_a_process(percent: int, kind: str) -> None:
+    with pytest.raises(PlanRefused, match="expected a percentage in"):
+        verify(plan(percent, kind))
+
+
+class Iterations:
+    """Takes the less time the nearer a worker is to 60 %."""
+
+    def __init__(self) -> None:
+        self.percents: list[int] = []
+
+    def iteration(self, plan: Plan) -> IterationMeasurement:
+        (percent,) = (worker.percent for worker in plan.workers if worker.name == "trainer")
+        self.percents.append(percent)
+        return IterationMeasurement(1000 + abs(percent - 60))
+
+
+def test_the_percentage_of_a_worker_is_searched() -> None:
+    levels = [QuotaLevel(k, 12 * k, 10 * k) for k in range(1, 11)]
+    measured = Iterations()
+    found: Any = worker_quota("trainer", levels)(plan(0), measured)
+    trials, offered = found
+    result = search_quota(trials, offered, 1040)
+    assert result.level.percent == 60
+    assert measured.percents[0] == 100
+    (limited,) = (w for w in trials.limited(result.level).workers if w.name == "trainer")
+    assert limited.percent == 60
+    assert worker_quota("nobody", levels)(plan(0), measured) is None
