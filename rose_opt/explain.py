@@ -40,8 +40,12 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"workers on {plan.cores:g} cores"
         for worker in plan.workers:
             residents = ", ".join(map(str, worker.residents)) or "functions"
-            yield f"  {worker.name} ({worker.kind}): {residents}"
+            limit = f", at {worker.percent} % of the SMs by MPS" if worker.percent else ""
+            yield f"  {worker.name} ({worker.kind}): {residents}{limit}"
         yield from _ways(plan)
+        for lane in plan.lanes:
+            limit = f"at most {lane.sms} SMs where groups overlap" if lane.sms else "all SMs"
+            yield f"  lane {lane.name}: {lane.path}, {limit}"
         for order in plan.orders:
             steps = ", ".join(
                 f"{step.path.rpartition('/')[2]} of group {step.group}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rose_opt.alternatives import PlanSearch
+from rose_opt.explain import explain
 from rose_opt.facts import Facts
 from rose_opt.lanes import opened_plan
 from rose_opt.plan import Lane, Plan, verify
@@ -36,6 +37,9 @@ def test_phases_on_a_device_get_lanes_the_longest_first() -> None:
     verify(opened)
     assert opened.lanes == (Lane(ENCODE, "policy.encode"), Lane(DENOISE, "policy.denoise"))
     assert "lanes(policy.encode all SMs | policy.denoise all SMs)" in opened.label
+    told = explain(replace(opened, lanes=(replace(opened.lanes[0], sms=104), opened.lanes[1])))
+    assert f"  lane policy.encode: {ENCODE}, at most 104 SMs where groups overlap\n" in told
+    assert f"  lane policy.denoise: {DENOISE}, all SMs\n" in told
     known = facts(ENCODE, DENOISE, encode_ms=5.0)
     opened = opened_plan(split(known), known)
     assert opened is not None
