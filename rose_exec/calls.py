@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from rose_exec import wire
+from rose_exec import code, wire
 from rose_exec.chains import Chains
 from rose_exec.native import Native
 from rose_exec.placement import INLINE, Home, Placement
@@ -22,8 +22,6 @@ from rose_exec.tasks import Task, Tasks, with_rows
 from rose_exec.workers import Job, ambient
 from rose_opt.plan import (
     Lane,
-    Plan,
-    PlanNode,
     PlanRefused,
     opened,
     runs_whole,
@@ -77,29 +75,20 @@ class Calls:
     """The calls of a session.
 
     Args:
-        plan: A verified plan.
-        placement: Workers and homes.
+        placement: Workers and homes of a verified plan.
         tasks: Tasks in flight.
-        accesses_of: Accesses of a planned node's own code in the running program.
         native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        placement: Placement,
-        tasks: Tasks,
-        accesses_of: Callable[[PlanNode], AccessSet],
-        native_threads: int | None,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, placement: Placement, tasks: Tasks, native_threads: int | None) -> None:
+        self._plan = plan = placement.plan
         self._placement = placement
         self._tasks = tasks
-        self._accesses_of = accesses_of
+        self._accesses_of = functools.cache(functools.partial(code.accesses, plan))
         self._native_threads = native_threads
         self.revival = Revival()
         """States that ended with their workers."""
-        self.chains = Chains(plan, accesses_of)
+        self.chains = Chains(plan, self._accesses_of)
         """Instances of states that a temporal split replicates."""
         self._nodes = {node.path: node for node in plan.nodes}
         self._threads = {(item.path, item.grouped): item.threads for item in plan.threads}
@@ -110,19 +99,20 @@ class Calls:
             n.path: Structure.from_json(n.structure) for n in plan.nodes if n.structure
         }
         """Recorded structure of each node's result, by path; absent where it varied."""
-
-    @functools.cache  # noqa: B019  (one per session)
-    def reserved(self, path: str) -> AccessSet:
-        """What anything below `path` may touch: the reservation of a branch."""
-        return subtree_accesses(self._plan, path, self._accesses_of)
+        self.reserved = functools.cache(self._reserved)
+        """What anything below a path may touch: the reservation of a branch."""
+        self.whole = functools.cache(self._whole)
+        """Whether a composite, by path, is one task."""
+        self._state_of = functools.cache(self._read_of)
 
     def announced(self, path: str, chain: int | None) -> AccessSet:
         """What a branch may touch, each state on its instance."""
         return self.chains.bound(self.reserved(path), chain)
 
-    @functools.cache  # noqa: B019  (one per session)
-    def whole(self, path: str) -> bool:
-        """Whether a composite is one task."""
+    def _reserved(self, path: str) -> AccessSet:
+        return subtree_accesses(self._plan, path, self._accesses_of)
+
+    def _whole(self, path: str) -> bool:
         return not opened(self._plan.lanes, path) and runs_whole(
             self._plan, self._nodes[path], self._accesses_of
         )
@@ -281,8 +271,7 @@ class Calls:
             )
             self.revival.built_again(component, worker, self._state_of(component))
 
-    @functools.cache  # noqa: B019  (one per session)
-    def _state_of(self, component: str) -> AccessSet:
+    def _read_of(self, component: str) -> AccessSet:
         """Reading everything that belongs to a component."""
         found: list[Access] = []
         opaque = False

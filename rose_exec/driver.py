@@ -19,7 +19,6 @@ from typing import Any
 
 from rose_exec.calls import Call, Calls, plain
 from rose_exec.chains import require_nothing
-from rose_exec.conductor import Conductor
 from rose_exec.glue import handles_errors, waits_for_errors
 from rose_exec.loop_call import AnyLoop, LoopCall
 from rose_exec.native import Native, Running, running
@@ -31,7 +30,7 @@ from rose_exec.scope import Outputs, Scope, inside, scope
 from rose_exec.split import merge_trees, slice_tree
 from rose_exec.tasks import Tasks
 from rose_exec.workers import ambient
-from rose_opt.plan import Lane, Plan, PlanNode, PlanRefused, live_out_instance
+from rose_opt.plan import Lane, PlanRefused, live_out_instance
 from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
@@ -54,31 +53,22 @@ class Driver:
     """The resolver of a replay session.
 
     Args:
-        plan: A verified plan.
-        placement: Workers and homes.
-        accesses_of: Accesses of a planned leaf in the running code.
+        placement: Workers and homes of a verified plan.
         native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
-        conductor: Picks what runs next in a session that is watched.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        placement: Placement,
-        accesses_of: Callable[[PlanNode], AccessSet],
-        native_threads: int | None,
-        conductor: Conductor | None = None,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, placement: Placement, native_threads: int | None) -> None:
+        self._plan = plan = placement.plan
         self._placement = placement
+        self._native_threads = native_threads
         self._native = Native()
         self._nodes = {node.path: node for node in plan.nodes}
         self._splits = plan.splits()
         self._chained = plan.chains()
         self._branched = {beside for _, beside in plan.rewires()}
-        self._tasks = Tasks(placement, plan.cores, conductor)
-        self._conductor = conductor
-        self._calls = Calls(plan, placement, self._tasks, accesses_of, native_threads)
+        self._conductor = placement.conductor
+        self._tasks = Tasks(placement, plan.cores, self._conductor)
+        self._calls = Calls(placement, self._tasks, native_threads)
         self._strands = itertools.count(MAIN + 1)
         self._branches: list[_Branch] = []
         self._sequence = itertools.count()
@@ -96,6 +86,12 @@ class Driver:
     def set_lanes(self, lanes: Iterable[Lane]) -> None:
         """Use these lanes for what is submitted from now on."""
         self._calls.lanes = {lane.path: lane for lane in lanes}
+
+    def reread(self) -> None:
+        """Take accesses from the code that is loaded by now, between two iterations."""
+        before = self._calls
+        self._calls = Calls(self._placement, self._tasks, self._native_threads)
+        self._calls.lanes, self._calls.revival = before.lanes, before.revival
 
     # Resolver -----------------------------------------------------------------------------------
 

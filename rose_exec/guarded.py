@@ -12,8 +12,7 @@ from rose_exec.native import running
 from rose_exec.placement import Placement
 from rose_exec.replay import Replay
 from rose_exec.scope import scope
-from rose_opt.plan import Plan, PlanNode
-from rose_trace.legality import AccessSet
+from rose_opt.plan import Plan
 from rose_trace.node import ExecutionNode
 
 
@@ -24,9 +23,7 @@ class GuardedDriver(Driver):
         guard: Decides.
         shapes: Watches shapes; ``None`` to leave them.
         fell_back: Told why the native order runs from now on.
-        plan: A verified plan.
-        placement: Workers and homes.
-        accesses_of: Accesses of a planned leaf in the running code.
+        placement: Workers and homes of a verified plan.
         native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
     """
 
@@ -35,12 +32,10 @@ class GuardedDriver(Driver):
         guard: Guard,
         shapes: Shapes | None,
         fell_back: Callable[[str], None],
-        plan: Plan,
         placement: Placement,
-        accesses_of: Callable[[PlanNode], AccessSet],
         native_threads: int | None,
     ) -> None:
-        super().__init__(plan, placement, accesses_of, native_threads)
+        super().__init__(placement, native_threads)
         self._guard = guard
         self._shapes = shapes
         self._fell_back = fell_back
@@ -101,13 +96,13 @@ class GuardedReplay(Replay):
         super().__enter__()
         return self
 
-    def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
+    def _drive(self) -> Driver:
         if self.guard is None:
-            return super()._drive(plan, accesses)
-        shapes = Shapes(plan, self.guard.drop) if self.guard.settings.shapes else None
-        return GuardedDriver(
-            self.guard, shapes, self._fall_back, plan, self._placement, accesses, self._threads
-        )
+            return super()._drive()
+        placement = self._placement
+        watched = self.guard.settings.shapes
+        shapes = Shapes(placement.plan, self.guard.drop) if watched else None
+        return GuardedDriver(self.guard, shapes, self._fall_back, placement, self._threads)
 
     def _fall_back(self, reason: str) -> None:
         self.native, self.reason = True, reason

@@ -21,10 +21,9 @@ from rose_exec.conductor import Conductor
 from rose_exec.driver import Driver
 from rose_exec.placement import Placement
 from rose_exec.sanitizer.findings import Checks, Finding
-from rose_opt.plan import Lane, Plan, PlanNode, PlanRefused, verify
+from rose_opt.plan import Lane, Plan, PlanRefused, verify
 from rose_trace import hooks
 from rose_trace.component import Program, program
-from rose_trace.legality import AccessSet
 
 if TYPE_CHECKING:
     from rose_exec.guard import Guard
@@ -165,6 +164,8 @@ class Replay:
 
     def _check_complete(self) -> None:
         self._checked = True
+        if self._driver is not None:
+            self._driver.reread()
         if self.native:
             return
         self._refusable(complete=True)
@@ -185,24 +186,21 @@ class Replay:
     def _start(self) -> None:
         torch = sys.modules.get("torch")
         self._threads = None if torch is None else torch.get_num_threads()
-        plan = self.plan
         if self.native:  # watched all the same, in program order
-            plan = dataclasses.replace(
-                plan, transforms=(), workers=(), orders=(), kept_native=False
+            self._placement.plan = dataclasses.replace(
+                self.plan, transforms=(), workers=(), orders=(), kept_native=False
             )
-            self._placement.plan = plan
         self._placement.start()
         if hooks.recorder() is not None:
             self._placement.record(hooks.recorder())
         self._scope.callback(hooks.watch_recorder(self._placement.record))
-        accesses = functools.cache(functools.partial(code.accesses, plan))
-        self._driver = self._drive(plan, accesses)
+        self._driver = self._drive()
         self._driver.serial = self.native
         self._driver.before_iteration = self.check
         hooks.install_executor(self._driver)
 
-    def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
-        return Driver(plan, self._placement, accesses, self._threads, self._conductor)
+    def _drive(self) -> Driver:
+        return Driver(self._placement, self._threads)
 
     def _restore_threads(self) -> None:
         torch = sys.modules.get("torch")

@@ -20,11 +20,10 @@ from rose_exec.loop_call import LoopCall
 from rose_exec.native import running
 from rose_exec.placement import Placement
 from rose_exec.scope import Scope, scope
-from rose_opt.plan import Plan, PlanNode, inside
+from rose_opt.plan import Plan, inside
 from rose_trace import frames
 from rose_trace.component import Instance, LocalComponents
 from rose_trace.frames import Frame
-from rose_trace.legality import AccessSet
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
 
@@ -119,21 +118,12 @@ class StopwatchDriver(Driver):
 
     Args:
         laps: What is timed.
-        plan: A verified plan.
-        placement: Workers and homes.
-        accesses_of: Accesses of a planned leaf in the running code.
+        placement: Workers and homes of a verified plan.
         native_threads: Intra-op threads of the program, ``None`` where torch is not loaded.
     """
 
-    def __init__(
-        self,
-        laps: Laps,
-        plan: Plan,
-        placement: Placement,
-        accesses_of: Callable[[PlanNode], AccessSet],
-        native_threads: int | None,
-    ) -> None:
-        super().__init__(plan, placement, accesses_of, native_threads)
+    def __init__(self, laps: Laps, placement: Placement, native_threads: int | None) -> None:
+        super().__init__(placement, native_threads)
         self._laps = laps
 
     def invoke(self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

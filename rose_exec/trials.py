@@ -33,10 +33,9 @@ from rose_exec.tasks import StructureChanged
 from rose_exec.trial_log import TrialLog, What
 from rose_exec.workers import WorkerDied
 from rose_opt.measure import IterationMeasurement, TrialFailed, plan_key
-from rose_opt.plan import Plan, PlanNode, PlanRefused
+from rose_opt.plan import Plan, PlanRefused
 from rose_trace import generators, hooks
 from rose_trace.component import Program, program
-from rose_trace.legality import AccessSet
 
 OURS = (
     StateLost,
@@ -354,8 +353,8 @@ class _Copies(Replay):
                 hooks.install_executor(None)
             super().__exit__(*error)
 
-    def _drive(self, plan: Plan, accesses: Callable[[PlanNode], AccessSet]) -> Driver:
-        return StopwatchDriver(self._laps, plan, self._placement, accesses, self._threads)
+    def _drive(self) -> Driver:
+        return StopwatchDriver(self._laps, self._placement, self._threads)
 
     def _make(self) -> Callable[..., Any]:
         own = Program()

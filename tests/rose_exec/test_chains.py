@@ -20,7 +20,9 @@ from rose_opt.plan import Plan, PlanRefused, verify
 from rose_opt.settings import Memory, PlanSettings
 from rose_opt.verify import verify_traces
 from rose_trace.component import program
+from rose_trace.component import registry as classes
 from rose_trace.legality import AccessSet
+from rose_trace.node import registry as nodes
 from rose_trace.records import Access, StateAccess
 from tests.rose_exec import programs
 from tests.rose_exec.observe import observed_plan
@@ -115,6 +117,30 @@ def test_a_component_built_before_the_session_has_no_instances() -> None:
         iteration = build(4)
         with replay(planned(4), strict=True), pytest.raises(PlanRefused, match="built earlier"):
             iteration()
+
+
+def test_accesses_come_from_definitions_that_only_the_builder_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The plan hides what its nodes touch; before `build` there is no code that says so."""
+    plan = planned(4)
+    silent = tuple(replace(node, accesses=(), opaque=False) for node in plan.nodes)
+    late = [(known, key) for known in (nodes, classes) for key in known if ":World" in key]
+    loaded = [(known, key, known[key]) for known, key in late]
+    for known, key in late:
+        monkeypatch.delitem(known, key)
+
+    def load_and_build() -> Callable[[], Any]:
+        for known, key, definition in loaded:
+            monkeypatch.setitem(known, key, definition)
+        return build(4)
+
+    with program():
+        iteration = build(4)
+        expected = [iteration() for _ in range(2)]
+    with replay(replace(plan, nodes=silent), build=load_and_build, strict=True) as session:
+        found = [session.built() for _ in range(2)]
+    assert_identical(found, expected)
 
 
 def test_a_session_that_forgets_the_instances_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
