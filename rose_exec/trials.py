@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rose_exec import handover
+from rose_exec.device_errors import is_out_of_memory
 from rose_exec.driver import Driver
 from rose_exec.handover import NotCarried
 from rose_exec.live import LiveProgram, LiveReplay, Saved, load_copies
@@ -216,7 +216,7 @@ class LiveMeasurer:
                 self.training.recover()
                 raise
         except Exception as error:
-            if not isinstance(error, OURS) and not _out_of_memory(error):
+            if not isinstance(error, OURS) and not is_out_of_memory(error):
                 raise
             self.training.log.write("iteration", plan.label, None, f"failed: {error}")
             raise TrialFailed(str(error)) from error
@@ -385,8 +385,3 @@ class _Copies(Replay):
                     f"build: expected component {name}, got {', '.join(own.instances) or 'none'}. Build the program "
                     "that is trained, in the same order."
                 )
-
-
-def _out_of_memory(error: Exception) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(error, torch.OutOfMemoryError)
