@@ -84,12 +84,9 @@ class Calls:
         self._plan = plan = placement.plan
         self._placement = placement
         self._tasks = tasks
-        self._accesses_of = functools.cache(functools.partial(code.accesses, plan))
         self._native_threads = native_threads
         self.revival = Revival()
         """States that ended with their workers."""
-        self.chains = Chains(plan, self._accesses_of)
-        """Instances of states that a temporal split replicates."""
         self._nodes = {node.path: node for node in plan.nodes}
         self._threads = {(item.path, item.grouped): item.threads for item in plan.threads}
         self.lanes: Mapping[str, Lane] = {lane.path: lane for lane in plan.lanes}
@@ -99,6 +96,13 @@ class Calls:
             n.path: Structure.from_json(n.structure) for n in plan.nodes if n.structure
         }
         """Recorded structure of each node's result, by path; absent where it varied."""
+        self.reread()
+
+    def reread(self) -> None:
+        """Take accesses from the code that is loaded by now, and what follows from them."""
+        self._accesses_of = functools.cache(functools.partial(code.accesses, self._plan))
+        self.chains = Chains(self._plan, self._accesses_of)
+        """Instances of states that a temporal split replicates."""
         self.reserved = functools.cache(self._reserved)
         """What anything below a path may touch: the reservation of a branch."""
         self.whole = functools.cache(self._whole)

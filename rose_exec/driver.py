@@ -1,7 +1,7 @@
 """Runs the program in program order and turns its invocations into tasks.
 
 The driver is the resolver of a replay. Glue code runs where the program runs it (in the caller's thread,
-or in a branch of its own where the plan splits or moves a loop); invocations become tasks whose results
+or in one of the `branches.py` where the plan splits or moves a loop); invocations become tasks whose results
 are deferred. `readiness.py` decides when a task may start, `tasks.py` performs its commands.
 
 Paper: §4.2 "Execution", App. A.
@@ -10,43 +10,28 @@ Paper: §4.2 "Execution", App. A.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import itertools
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import replace
 from typing import Any
 
+from rose_exec.branches import Branches
 from rose_exec.calls import Call, Calls, plain
-from rose_exec.chains import require_nothing
 from rose_exec.glue import handles_errors, waits_for_errors
 from rose_exec.loop_call import AnyLoop, LoopCall
 from rose_exec.native import Native, Running, running
 from rose_exec.placement import Placement
-from rose_exec.readiness import MAIN, Position, StrandId
+from rose_exec.readiness import MAIN, Position
 from rose_exec.recording import recorded
 from rose_exec.refs import Cancelled, concrete
 from rose_exec.scope import Outputs, Scope, inside, scope
-from rose_exec.split import merge_trees, slice_tree
 from rose_exec.tasks import Tasks
-from rose_exec.workers import ambient
-from rose_opt.plan import Lane, PlanRefused, live_out_instance
+from rose_opt.plan import Lane, PlanRefused
 from rose_trace import pytree
 from rose_trace.component import Instance
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet, partition
 from rose_trace.node import ExecutionNode
-
-
-@dataclass(slots=True)
-class _Branch:
-    """A strand of control flow in a thread of its own."""
-
-    thread: threading.Thread
-    strand: StrandId = MAIN
-    outputs: list[Any] = field(default_factory=list[Any])
-    carry: Any = None
-    finished: bool = False
 
 
 class Driver:
@@ -60,7 +45,6 @@ class Driver:
     def __init__(self, placement: Placement, native_threads: int | None) -> None:
         self._plan = plan = placement.plan
         self._placement = placement
-        self._native_threads = native_threads
         self._native = Native()
         self._nodes = {node.path: node for node in plan.nodes}
         self._splits = plan.splits()
@@ -69,8 +53,7 @@ class Driver:
         self._conductor = placement.conductor
         self._tasks = Tasks(placement, plan.cores, self._conductor)
         self._calls = Calls(placement, self._tasks, native_threads)
-        self._strands = itertools.count(MAIN + 1)
-        self._branches: list[_Branch] = []
+        self._branches = Branches(self._tasks, self._calls, self._bodies)
         self._sequence = itertools.count()
         self._iterations = itertools.count()
         self.before_iteration: Callable[[], None] = lambda: None
@@ -89,9 +72,7 @@ class Driver:
 
     def reread(self) -> None:
         """Take accesses from the code that is loaded by now, between two iterations."""
-        before = self._calls
-        self._calls = Calls(self._placement, self._tasks, self._native_threads)
-        self._calls.lanes, self._calls.revival = before.lanes, before.revival
+        self._calls.reread()
 
     # Resolver -----------------------------------------------------------------------------------
 
@@ -127,13 +108,14 @@ class Driver:
             items, alone = self._fetched(here, position, items)
             call = LoopCall(position, path, loop, carry, items)
             if alone and path in self._splits and here.rows is None:
-                return self._split(here, call)
+                groups = partition(self._plan.rows[path], self._splits[path])
+                return self._branches.by_rows(here, call, groups)
             if alone and path in self._chained and self._calls.chains.chain(here) is None:
                 items = items if isinstance(items, range) else list(items)
                 if len(items) == self._nodes[path].count:
-                    return self._in_chains(here, call, items)
+                    return self._branches.by_turns(here, call, items, self._chained[path])
             if alone and path in self._branched and not here.waits:
-                return self._branch_off(here, call)
+                return self._branches.beside(here, call)
         outputs: list[Any] = []
         bodies = self._bodies(here, LoopCall(position, path, loop, carry, items))
         for carry, output in bodies:  # noqa: B007  (the last carry is the result)
@@ -229,9 +211,7 @@ class Driver:
                 # An interrupt has no place in the program: nothing more starts at all.
                 place = here.frontier if isinstance(error, Exception) else ()
                 self._tasks.fail(place, -1, error)
-            for branch in self._branches:
-                self._join(branch)
-            self._branches.clear()
+            self._branches.join()
             self._tasks.wait_all()
             if self._conductor is not None:
                 self._conductor.ended(result)
@@ -244,14 +224,6 @@ class Driver:
     def _glue(self, entry: Callable[..., Any] | None, path: str) -> None:
         if self._conductor is not None and entry is not None:
             self._conductor.glue(entry, path)
-
-    def _join(self, branch: _Branch) -> None:
-        """Wait for the end of a branch."""
-        if self._conductor is not None:
-            self._tasks.until(lambda: branch.finished)
-            here = scope.get()
-            self._conductor.joined(MAIN if here is None else here.strand, branch.strand)
-        branch.thread.join()
 
     def _open(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a composite's body as glue, so that its children are scheduled one by one."""
@@ -334,125 +306,3 @@ class Driver:
                         self._tasks.fail(child.frontier, frame.group, error)
                     raise
                 yield carry, output
-
-    def _split(self, here: Scope, call: LoopCall) -> tuple[Any, Any]:
-        """Run the loop once per group of rows, side by side, and merge in row order.
-
-        Raises:
-            Cancelled: If something failed meanwhile.
-        """
-        wait = self._tasks.wait
-        total = self._plan.rows[call.path]
-        ranges = partition(total, self._splits[call.path])
-        counted = isinstance(call.items, range)
-        everything = call.items if counted else list(call.items)
-        branches: list[_Branch] = []
-        for group, rows in enumerate(ranges):
-            calls = dict(here.frame.calls)
-            frame = replace(here.frame, calls=calls, group=group, groups=len(ranges), rows=rows)
-            part = everything if counted else slice_tree(everything, total, rows, wait)
-            start = slice_tree(call.carry, total, rows, wait)
-            child = replace(here, frame=frame)
-            branches.append(self._start_branch(child, replace(call, carry=start, items=part)))
-        here.frame.next_ordinal(call.name)
-        self._tasks.advance(here.strand, here.frontier)
-        for branch in branches:
-            self._join(branch)
-        if self._tasks.stopped:
-            raise Cancelled
-        subject = f"split-spatial({call.path})"
-        last = merge_trees(subject, [branch.carry for branch in branches], ranges, wait)
-        rounds = zip(*(branch.outputs for branch in branches), strict=True)
-        return last, [merge_trees(subject, parts, ranges, wait) for parts in rounds]
-
-    def _in_chains(self, here: Scope, call: LoopCall, items: Sequence[Any]) -> tuple[Any, Any]:
-        """Run the iterations of a free loop in chains, turn and turn about.
-
-        Raises:
-            Cancelled: If something failed meanwhile.
-        """
-        groups = self._chained[call.path]
-        nothing = pytree.unflatten(self._calls.structures[call.path], iter(()))
-        branches: list[_Branch] = []
-        for group in range(groups):
-            calls = dict(here.frame.calls)
-            frame = replace(here.frame, calls=calls, group=group, groups=groups)
-            child = replace(here, frame=frame)
-            start, part = nothing if group else call.carry, items[group::groups]
-            mine = replace(call, carry=start, items=part, turns=(group, groups))
-            branches.append(self._start_branch(child, mine))
-        here.frame.next_ordinal(call.name)
-        self._tasks.advance(here.strand, here.frontier)
-        for branch in branches:
-            self._join(branch)
-        if self._tasks.stopped:
-            raise Cancelled
-        outputs = [branches[k % groups].outputs[k // groups] for k in range(len(items))]
-        return branches[live_out_instance(len(items), groups)].carry, outputs
-
-    def _branch_off(self, here: Scope, call: LoopCall) -> tuple[Any, Any]:
-        """Run the loop in a branch of its own while the program goes on.
-
-        Raises:
-            Cancelled: If something failed meanwhile.
-        """
-        items = call.items
-        everything = items if isinstance(items, range | Outputs) else list(items)
-        recorded_carry = self._calls.structures.get(call.path)
-        child = replace(here, frame=replace(here.frame, calls=dict(here.frame.calls)))
-        here.frame.next_ordinal(call.name)
-        branch = self._start_branch(child, replace(call, items=everything))
-        self._tasks.advance(here.strand, here.frontier)
-        outputs = Outputs(len(everything), lambda index: self._output(branch, index))
-        if call.carry is None and recorded_carry is not None and recorded_carry.kind == "none":
-            return None, outputs
-        self._join(branch)
-        if self._tasks.stopped:
-            raise Cancelled
-        return branch.carry, outputs
-
-    def _start_branch(self, here: Scope, call: LoopCall) -> _Branch:
-        """Start a thread that runs a loop, or a part of it, on a strand of its own."""
-        parent, here.strand = here.strand, StrandId(next(self._strands))
-        if self._conductor is not None:
-            self._conductor.opened(here.strand, parent)
-        announced = self._calls.announced(call.path, self._calls.chains.chain(here))
-        self._tasks.open(here.strand, call.position, replace(announced, rows=here.rows))
-        branch = _Branch(threading.Thread(), here.strand)
-        branch.thread = threading.Thread(
-            target=contextvars.copy_context().run,
-            args=(self._run_branch, branch, here, call, ambient.capture()),
-            name=f"rose-branch-{here.strand}",
-            daemon=True,
-        )
-        self._branches.append(branch)
-        branch.thread.start()
-        return branch
-
-    def _run_branch(
-        self, branch: _Branch, here: Scope, call: LoopCall, settings: ambient.Ambient | None
-    ) -> None:
-        try:
-            with ambient.applied(settings):
-                branch.carry = call.carry
-                for branch.carry, output in self._bodies(here, call):
-                    if call.turns[1] > 1:
-                        require_nothing(call.path, branch.carry)
-                    with self._tasks.changed:
-                        branch.outputs.append(output)
-                        self._tasks.changed.notify_all()
-        except Cancelled:
-            pass
-        except BaseException as error:
-            self._tasks.fail(self._tasks.frontier(here.strand), here.frame.group, error)
-        finally:
-            branch.finished = True
-            self._calls.chains.end(here.strand)
-            self._tasks.close(here.strand)
-
-    def _output(self, branch: _Branch, index: int) -> Any:
-        self._tasks.until(lambda: len(branch.outputs) > index or branch.finished)
-        with self._tasks.changed:
-            if len(branch.outputs) > index:
-                return branch.outputs[index]
-        raise Cancelled
