@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from rose_exec.digest import is_array, is_tensor
-from rose_exec.sanitizer.watch import own_account
+from rose_exec.sanitizer.account import own_account
 from rose_trace.pytree import class_of
 
 COPY_DEPTH = 6  # ours: how deep simulators are looked for in a component

@@ -11,10 +11,10 @@ from typing import Any
 
 from rose_exec.readiness import TaskId
 from rose_exec.refs import Output, Rows, Slice, Value, describe, is_deferred
+from rose_exec.sanitizer.account import memory_of
 from rose_exec.sanitizer.memory import Regions
 from rose_exec.sanitizer.order import Clocks
 from rose_exec.sanitizer.touches import Touch
-from rose_exec.sanitizer.watch import memory_of
 from rose_trace import pytree
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from rose_exec import streams
+from rose_exec.sanitizer.look import Leaf
 from rose_exec.sanitizer.memory import Regions
-from rose_exec.sanitizer.watch import Leaf, Watch
+from rose_exec.sanitizer.watch import Watch
 from rose_trace import generators
 from rose_trace.component import Instance, instance_of
 

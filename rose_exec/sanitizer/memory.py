@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping
 
-from rose_exec.sanitizer.watch import Leaf
+from rose_exec.sanitizer.look import Leaf
 
 
 class Regions:

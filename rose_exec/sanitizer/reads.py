@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from rose_exec.digest import is_tensor
-from rose_exec.sanitizer.watch import memory_of
+from rose_exec.sanitizer.account import memory_of
 
 NoteAttribute = Callable[[Any, str], None]
 NoteMemory = Callable[[int, int], None]

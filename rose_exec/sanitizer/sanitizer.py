@@ -22,6 +22,7 @@ from rose_exec.native import observer
 from rose_exec.policies import RandomOrder, in_program_order
 from rose_exec.readiness import StrandId, Submission, TaskId
 from rose_exec.sanitizer import messages
+from rose_exec.sanitizer.account import memory_of
 from rose_exec.sanitizer.body import Body, invocation_of
 from rose_exec.sanitizer.findings import Checks, Finding, SanitizerError, SanitizerWarning
 from rose_exec.sanitizer.handed import Handed, deferred_values
@@ -31,7 +32,6 @@ from rose_exec.sanitizer.reads import AttributeReads, memory_reads
 from rose_exec.sanitizer.touches import Touch, Touches
 from rose_exec.sanitizer.trials import Inconclusive, RefreshTrial, RowsTrial, Trials
 from rose_exec.sanitizer.verdicts import Verdicts
-from rose_exec.sanitizer.watch import memory_of
 from rose_exec.stepper import Stepper
 from rose_exec.tasks import Task
 from rose_exec.workers import Job

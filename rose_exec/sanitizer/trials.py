@@ -16,7 +16,8 @@ from typing import Any
 
 from rose_exec.digest import content, digest, is_array, is_tensor
 from rose_exec.sanitizer.copies import copied
-from rose_exec.sanitizer.watch import Leaf, Root, Watch
+from rose_exec.sanitizer.look import Leaf, Root
+from rose_exec.sanitizer.watch import Watch
 from rose_trace import generators, pytree
 from rose_trace.node import ExecutionNode
 

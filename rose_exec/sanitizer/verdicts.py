@@ -8,9 +8,9 @@ from rose_exec.sanitizer import messages
 from rose_exec.sanitizer.body import Body
 from rose_exec.sanitizer.findings import Finding
 from rose_exec.sanitizer.kept import Kept
+from rose_exec.sanitizer.look import Leaf
 from rose_exec.sanitizer.memory import Regions
 from rose_exec.sanitizer.touches import Pair, Touch, Touches
-from rose_exec.sanitizer.watch import Leaf
 
 Key = tuple[str, str, str]
 """Kind, node and state of a finding."""

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 import rose_trace as rose
+from rose_exec.sanitizer.account import memory_of
 from rose_exec.sanitizer.copies import copied
 from rose_exec.sanitizer.kept import Kept
+from rose_exec.sanitizer.look import Leaf
 from rose_exec.sanitizer.memory import Regions
-from rose_exec.sanitizer.watch import Leaf, Watch, memory_of
+from rose_exec.sanitizer.watch import Watch
 from rose_trace.component import instance_of
 from rose_trace.rng import RowGenerator
 
