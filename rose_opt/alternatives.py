@@ -51,7 +51,7 @@ class PlanSearch:
         contention: MeasuredContention | None = None,
     ) -> None:
         self.facts = facts
-        self.settings = settings or PlanSettings()
+        self.settings = (settings or PlanSettings()).measured(facts.memory)
         self.max_alternatives = max_alternatives
         self.limits = limits or CombineLimits()
         self.contention = contention or MeasuredContention()

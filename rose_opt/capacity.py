@@ -5,8 +5,6 @@ Paper: §4.3.2 ("resource feasibility").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rose_opt.facts import Facts
 from rose_opt.placement import Workers
 from rose_opt.plan import Hierarchy, Refusal, Transformation, renamed_states, replicated_components
@@ -26,31 +24,24 @@ def memory_refusal(hierarchy: Hierarchy, split: TemporalSplit, memory: Memory) -
         The first reason: the number of instances, then each GPU, then the host.
     """
     components = replicated_components(hierarchy, split.loop)
+    most = memory.most_instances
     for name in components:
-        if split.groups > memory.max_instances:
+        if most is not None and split.groups > most:
             states = [s for s in renamed_states(hierarchy, split.loop) if s.startswith(f"{name}.")]
             return _refuse(
                 split,
-                f"expected at most {memory.max_instances} whole instance"
-                f"{'s' if memory.max_instances > 1 else ''} of {name}, got {split.groups} (every chain needs its "
-                f"own '{states[0]}')",
+                f"expected at most {most} whole instance{'s' if most > 1 else ''} of {name}, got {split.groups} "
+                f"(every chain needs its own '{states[0]}')",
                 f"Allow them with --max-instances {split.groups} if {split.groups} whole instances of {name} fit in memory.",
             )
-    for what, limit, peak, sizes in (
-        ("GPU", memory.gpu_bytes, memory.gpu_peak_bytes, memory.component_gpu_bytes),
-        ("host", memory.host_bytes, memory.host_peak_bytes, memory.component_host_bytes),
-    ):
-        if limit is not None and components:
-            needed = peak + _added(components, sizes, split.groups)
-            allowed = round(limit * (1 - memory.margin))
-            if needed > allowed:
-                return _refuse(
-                    split,
-                    f"expected at most {allowed} bytes of {what} memory, got {needed} with {split.groups} instances "
-                    f"of {', '.join(components)}",
-                    "Split into fewer chains, or make a whole instance smaller.",
-                )
-    return None
+    shortage = memory.shortage(dict.fromkeys(components, split.groups))
+    if shortage is None:
+        return None
+    return _refuse(
+        split,
+        f"{shortage} with {split.groups} instances of {', '.join(components)}",
+        "Split into fewer chains, or make a whole instance smaller.",
+    )
 
 
 def lane_refusal(
@@ -113,10 +104,6 @@ def _activity(facts: Facts, path: str) -> float | None:
         total += window.total_ns
         weighted += window.total_ns * window.sm_activity
     return weighted / total if total else None
-
-
-def _added(components: tuple[str, ...], sizes: Mapping[str, int], groups: int) -> int:
-    return sum(sizes.get(name, 0) * (groups - 1) for name in components)
 
 
 def _refuse(split: TemporalSplit, reason: str, unlock: str) -> Refusal:

@@ -44,7 +44,7 @@ def plan(
     Raises:
         PlanRefused: If a composition that was asked for is illegal.
     """
-    settings = settings or PlanSettings()
+    settings = (settings or PlanSettings()).measured(facts.memory)
     cores = settings.cores or float(os.cpu_count() or 1)
     planner = _Planner(Pricer(facts, settings, cores, contention or MeasuredContention()))
     if settings.transforms is not None:

@@ -151,21 +151,14 @@ class Pricer:
             workers = place(self.subject.hierarchy, splits, rewires, chained)
         except ValueError as error:
             return Refusal(composition[0].name, describe(composition), str(error))
-        memory = self.settings.memory
-        for what, limit, peak, sizes in (
-            ("GPU", memory.gpu_bytes, memory.gpu_peak_bytes, memory.component_gpu_bytes),
-            ("host", memory.host_bytes, memory.host_peak_bytes, memory.component_host_bytes),
-        ):
-            needed = peak + sum(
-                sizes.get(name, 0) * (count - 1) for name, count in workers.replicas.items()
+        shortage = self.settings.memory.shortage(workers.replicas)
+        if shortage is not None:
+            return Refusal(
+                composition[0].name,
+                describe(composition),
+                shortage,
+                "Split into fewer chains, or only one of the loops.",
             )
-            if limit is not None and workers.replicas and needed > limit * (1 - memory.margin):
-                return Refusal(
-                    composition[0].name,
-                    describe(composition),
-                    f"expected at most {limit * (1 - memory.margin):.0f} bytes of {what} memory, got {needed}",
-                    "Split into fewer chains, or only one of the loops.",
-                )
         return workers
 
     def draft(self, priced: Priced) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Bits = Literal["exact", "any"]
@@ -11,11 +11,14 @@ Bits = Literal["exact", "any"]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a plan may occupy, M. A whole further instance of a component costs what the component takes.
+    """What a plan may occupy, M.
+
+    A whole further instance of a component takes what is said of it. Where nothing is said, it takes at
+    most what the whole native program does.
 
     Attributes:
         max_instances: Most whole instances of one component, at least 1: every chain of a temporal split
-            has one.
+            has one. ``None`` for as many as the memory has room for, and 1 where that is not known.
         gpu_bytes: Memory of each GPU [bytes]; ``None`` where it does not matter.
         host_bytes: Memory of the host [bytes]; ``None`` where it does not matter.
         margin: Share of either that stays free [fraction].
@@ -25,7 +28,7 @@ class Memory:
         component_host_bytes: Host memory of one whole instance, by component [bytes].
     """
 
-    max_instances: int = 1  # ours: nobody knows what a second simulator takes until told
+    max_instances: int | None = None
     gpu_bytes: int | None = None
     host_bytes: int | None = None
     margin: float = 0.1  # ours
@@ -35,12 +38,59 @@ class Memory:
     component_host_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
-        if self.max_instances < 1:
+        if self.max_instances is not None and self.max_instances < 1:
             raise ValueError(
                 f"Memory: expected max_instances >= 1, got {self.max_instances}. Use 1 for no replicas."
             )
         if not 0 <= self.margin < 1:
             raise ValueError(f"Memory: expected margin in 0..1, got {self.margin}. Use e.g. 0.1.")
+
+    def measured(self, told: Mapping[str, int]) -> Memory:
+        """The same with what a trace tells of the machine and of the native program, where nothing is said.
+
+        Args:
+            told: ``host_bytes``, ``host_peak_bytes``, ``gpu_bytes`` and ``gpu_peak_bytes``, as far as known.
+        """
+        return replace(
+            self,
+            gpu_bytes=told.get("gpu_bytes") if self.gpu_bytes is None else self.gpu_bytes,
+            host_bytes=told.get("host_bytes") if self.host_bytes is None else self.host_bytes,
+            gpu_peak_bytes=self.gpu_peak_bytes or told.get("gpu_peak_bytes", 0),
+            host_peak_bytes=self.host_peak_bytes or told.get("host_peak_bytes", 0),
+        )
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what there is and what the native program takes."""
+        return bool(self.host_bytes and self.host_peak_bytes)
+
+    @property
+    def most_instances(self) -> int | None:
+        """Most whole instances of one component; ``None`` where memory alone decides."""
+        return 1 if self.max_instances is None and not self.known else self.max_instances
+
+    def shortage(self, replicas: Mapping[str, int]) -> str | None:
+        """What does not fit, or nothing.
+
+        Args:
+            replicas: Number of whole instances, by component.
+
+        Returns:
+            What was expected and what is needed, in words.
+        """
+        for what, limit, peak, sizes in (
+            ("GPU", self.gpu_bytes, self.gpu_peak_bytes, self.component_gpu_bytes),
+            ("host", self.host_bytes, self.host_peak_bytes, self.component_host_bytes),
+        ):
+            unknown = (
+                peak if self.max_instances is None else 0
+            )  # who gives a number knows that it fits
+            added = (sizes.get(name, unknown) * (n - 1) for name, n in replicas.items() if n > 1)
+            needed = peak + sum(added)
+            if limit is not None and replicas and needed > limit * (1 - self.margin):
+                allowed = round(limit * (1 - self.margin))
+                return f"expected at most {allowed} bytes of {what} memory, got {needed}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +150,10 @@ class PlanSettings:
             raise ValueError(
                 f"PlanSettings: expected dispatch_ns >= 0, got {self.dispatch_ns}. Use e.g. 300000."
             )
+
+    def measured(self, told: Mapping[str, int]) -> PlanSettings:
+        """The same with what a trace tells of memory, where nothing is said; see `Memory.measured`."""
+        return replace(self, memory=self.memory.measured(told))
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for the plan."""

@@ -10,12 +10,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow
 
+from rose_trace.memory import together
 from rose_trace.parquet import (
     ProcessRows,
     TraceError,
@@ -47,7 +49,8 @@ def merge(parts: Path, path: Path) -> TraceInfo:
     header = _read_header(parts)
     reasons: list[str] = []
     batches: dict[str, list[Any]] = {"spans": [], "activity": []}
-    processes, running, unfinished = _read_parts(parts, batches, reasons)
+    said = _Said()
+    processes, running = _read_parts(parts, batches, reasons, said)
     owner = header["pid"]
     if owner != os.getpid() and not any(p.pid == owner for p in processes):
         reasons.append(f"process main (pid {owner}) ended without closing its trace")
@@ -62,7 +65,8 @@ def merge(parts: Path, path: Path) -> TraceInfo:
         processes,
         header.get("activity", {}),
         header.get("steps"),
-        unfinished,
+        said.unfinished,
+        together(said.memory),
     )
     try:
         _forget_probes(path, info.run)
@@ -126,16 +130,28 @@ def _remove(parts: Path) -> None:
     shutil.rmtree(merged, ignore_errors=True)
 
 
+@dataclass(slots=True)
+class _Said:
+    """What processes have said at their ends, beside their rows.
+
+    Attributes:
+        unfinished: What was open then, by node path.
+        memory: Memory of each.
+    """
+
+    unfinished: dict[str, int] = field(default_factory=dict[str, int])
+    memory: list[Mapping[str, int]] = field(default_factory=list[Mapping[str, int]])
+
+
 def _read_parts(
-    parts: Path, batches: dict[str, list[Any]], reasons: list[str]
-) -> tuple[list[ProcessRows], bool, dict[str, int]]:
+    parts: Path, batches: dict[str, list[Any]], reasons: list[str], said: _Said
+) -> tuple[list[ProcessRows], bool]:
     """Read every stream.
 
     Returns:
-        What each process contributed, whether one is still writing, and what was open at their ends.
+        What each process contributed, and whether one is still writing.
     """
     processes: list[ProcessRows] = []
-    unfinished: dict[str, int] = {}
     running = False
     found = {file.name.rsplit(".", 2)[0] for file in parts.glob("*.arrow")}
     manifests = {file.stem for file in parts.glob("*.json")} - found - {"run"}
@@ -145,7 +161,7 @@ def _read_parts(
             reasons.append(f"{stem} in {parts.name} is of other origin")
             continue
         rows, cut = _read_streams(parts, stem, batches)
-        item = _read_manifest(parts / f"{stem}.json", rows, unfinished)
+        item = _read_manifest(parts / f"{stem}.json", rows, said)
         if item is None:
             role, pid = named["role"], int(named["pid"])
             item = ProcessRows(role, pid, rows, None, 0, [], None)
@@ -163,7 +179,7 @@ def _read_parts(
             reasons.append(f"{where} lost {item.lost} rows")
         if item.failure:
             reasons.append(f"{where} stopped recording: {item.failure}")
-    return processes, running, unfinished
+    return processes, running
 
 
 def _read_streams(
@@ -184,27 +200,23 @@ def _read_streams(
     return rows, cut
 
 
-def _read_manifest(
-    file: Path, rows: dict[str, int], unfinished: dict[str, int]
-) -> ProcessRows | None:
-    """What a process said at its end; ``None`` where it did not get to, or what it said is damaged.
-
-    What it says was open then is added to `unfinished`.
-    """
+def _read_manifest(file: Path, rows: dict[str, int], said: _Said) -> ProcessRows | None:
+    """What a process said at its end; ``None`` where it did not get to, or what it said is damaged."""
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        expected = {table: int(said["rows"][table]) for table in rows}
-        failure = None if said["failure"] is None else str(said["failure"])
-        open_then = {str(path): int(count) for path, count in said.get("unfinished", {}).items()}
+        told = json.loads(file.read_text(encoding="utf-8"))
+        expected = {table: int(told["rows"][table]) for table in rows}
+        failure = None if told["failure"] is None else str(told["failure"])
+        open_then = {str(path): int(count) for path, count in told.get("unfinished", {}).items()}
         for path, count in open_then.items():
-            unfinished[path] = unfinished.get(path, 0) + count
+            said.unfinished[path] = said.unfinished.get(path, 0) + count
+        said.memory.append({str(k): int(v) for k, v in told.get("memory", {}).items()})
         return ProcessRows(
-            str(said["process"]),
-            int(said["pid"]),
+            str(told["process"]),
+            int(told["pid"]),
             rows,
             expected,
-            int(said["lost"]),
-            said["clocks"],
+            int(told["lost"]),
+            told["clocks"],
             failure,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

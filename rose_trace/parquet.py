@@ -70,6 +70,7 @@ class TraceInfo:
         activity: Source of activity and why better ones were not used.
         steps: Iterations at each end of inner loops that were recorded in full; ``None`` for all.
         unfinished: Invocations that had not ended when the recording did and have no row, by node path.
+        memory: What the machine has and the processes took at most, as far as they said so [bytes].
     """
 
     run: str
@@ -82,6 +83,7 @@ class TraceInfo:
     activity: dict[str, Any]
     steps: int | None = None
     unfinished: dict[str, int] = field(default_factory=dict[str, int])
+    memory: dict[str, int] = field(default_factory=dict[str, int])
 
     def to_json(self) -> str:
         """JSON, as kept in the file's metadata."""

@@ -25,6 +25,7 @@ import pyarrow
 from rose_trace.buffers import Sample
 from rose_trace.invocation import Invocation, Site
 from rose_trace.layout import LeafLayout, Signature, input_signature, result_signature
+from rose_trace.memory import read_memory
 from rose_trace.schema import ACTIVITY, REF, SPANS, STATE
 
 pa: Any = pyarrow  # its type stubs are incomplete
@@ -100,7 +101,7 @@ class PartFile:
     def close(
         self, lost_rows: int, failure: str | None, unfinished: Mapping[str, int] | None = None
     ) -> None:
-        """End the streams and leave the manifest; never raises.
+        """End the streams and leave the manifest, with the memory of this process; never raises.
 
         Args:
             lost_rows: Rows that could not be written.
@@ -139,6 +140,7 @@ class PartFile:
             "lost": lost_rows,
             "failure": failure,
             "unfinished": dict(unfinished),
+            "memory": read_memory(),
             "clocks": [self._opened, read_clocks()],
             "streams": {kind: f"{self._stem}.{kind}.arrow" for kind in self._streams},
         }

@@ -25,7 +25,6 @@ from rose_exec.probe import probe
 from rose_opt.facts import build_facts
 from rose_opt.optimize import plan as optimize
 from rose_opt.plan import Plan
-from rose_opt.settings import Memory, PlanSettings
 
 WARM_UP = 1
 
@@ -59,9 +58,9 @@ def record(config: Config, trace: Path) -> None:
         probe(trace, lambda: program.iteration(2))
 
 
-def plan(trace: Path, file: Path, simulators: int = 1) -> Plan:
+def plan(trace: Path, file: Path) -> Plan:
     """Stage 2: decide what overlaps; ``rose-opt plan`` does the same from the command line."""
-    chosen = optimize(build_facts(trace), PlanSettings(memory=Memory(max_instances=simulators)))
+    chosen = optimize(build_facts(trace))
     chosen.save(file)
     return chosen
 
@@ -175,7 +174,7 @@ def main(
     print("recording two native iterations, then measuring their parts ...", flush=True)
     record(config, trace)
     print(f"planning from {trace} ...", flush=True)
-    chosen = plan(trace, file, config.simulators)
+    chosen = plan(trace, file)
     print("\n".join(uses(config, chosen)), flush=True)
     print(f"training natively and with {file}, in turn ...", flush=True)
     native, planned, kept = compare(config, file, iterations)

@@ -30,7 +30,6 @@ class Config:
         blocks: Transformer blocks of the policy's backbone.
         denoising_steps: Passes of the policy's action head.
         device: Where policy and trainer are; the physics is on the CPU.
-        simulators: Whole simulators that fit in memory; a plan may run epochs in several.
         ppo: Settings of the algorithm.
     """
 
@@ -44,7 +43,6 @@ class Config:
     blocks: int = 1
     denoising_steps: int = 4
     device: str = "cpu"
-    simulators: int = 1
     ppo: PPO = field(default_factory=PPO)
 
     @classmethod
@@ -62,13 +60,12 @@ class Config:
         """A policy that a GPU is for, beside the same physics.
 
         Kernels of a GPU differ between a batch and its halves, so what keeps every bit there is whole
-        epochs side by side: an even number of them, and room for a second simulator.
+        epochs side by side, an even number of them.
         """
         small = cls.of(task, seed)
         return replace(
             small,
             device=device,
-            simulators=2,
             epochs=4,
             instruction=64,
             blocks=12,

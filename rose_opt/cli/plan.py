@@ -44,11 +44,13 @@ def plan(
         int, typer.Option(min=0, help="Cost of handing an invocation to a worker process, in ns.")
     ] = _DEFAULT.dispatch_ns,
     max_instances: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=1, help="Most whole instances of one component; chains of a loop have one each."
+            min=1,
+            help="Most whole instances of one component; chains of a loop have one each. By default as many "
+            "as the recorded machine has room for.",
         ),
-    ] = _DEFAULT.memory.max_instances,
+    ] = None,
     observed: Annotated[
         list[Path] | None,
         typer.Option(

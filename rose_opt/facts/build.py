@@ -70,6 +70,7 @@ class Facts:
         settings: What was asked for.
         sampling: How much was recorded in full; ``None`` for everything.
         on_device: Nodes that gave a device work.
+        memory: What the machine has and the program took at most, as far as the trace tells [bytes].
     """
 
     graph: Graph
@@ -84,6 +85,7 @@ class Facts:
     settings: FactsSettings = field(default_factory=FactsSettings)
     sampling: Sampled | None = None
     on_device: frozenset[str] = frozenset()
+    memory: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def window(self, path: str) -> LowActivityWindow | None:
         """The window of a leaf node, eligible or not; ``None`` without samples."""
@@ -152,6 +154,7 @@ def build_facts(trace: str | Path, settings: FactsSettings | None = None) -> Fac
             probes=read_probes(store),
             settings=settings,
             sampling=sampled(info.steps, timings.values()),
+            memory=info.memory,
             on_device=frozenset(
                 nodes[int(row["path_id"])].path for row in store.run("device_nodes")
             ),
