@@ -9,7 +9,6 @@ Paper: §4.3.1; docs/sanitizer.md says what cannot be seen.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,15 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose_exec import streams, wire
-from rose_exec.digest import digest
 from rose_exec.native import observer
 from rose_exec.policies import RandomOrder, in_program_order
 from rose_exec.readiness import StrandId, Submission, TaskId
 from rose_exec.sanitizer import messages
-from rose_exec.sanitizer.account import memory_of
 from rose_exec.sanitizer.body import Body, invocation_of
 from rose_exec.sanitizer.findings import Checks, Finding, SanitizerError, SanitizerWarning
 from rose_exec.sanitizer.handed import Handed, deferred_values
+from rose_exec.sanitizer.inputs import Inputs
 from rose_exec.sanitizer.kept import Kept
 from rose_exec.sanitizer.order import Order
 from rose_exec.sanitizer.reads import AttributeReads, memory_reads
@@ -35,7 +33,6 @@ from rose_exec.sanitizer.verdicts import Verdicts
 from rose_exec.stepper import Stepper
 from rose_exec.tasks import Task
 from rose_exec.workers import Job
-from rose_trace import pytree
 from rose_trace.node import ExecutionNode
 
 
@@ -220,7 +217,7 @@ class Sanitizer(Stepper):
         run: Callable[[], Any],
     ) -> Any:
         body = self._enter(node, args)
-        inputs = self._inputs(node, args, kwargs)
+        inputs = Inputs.of(node, args, kwargs, self._kept.regions, self._settings.full_bytes)
         rows = self._trials.rows(body.path, node, args, kwargs)
         refresh = self._refresh_trial(body, args, kwargs)
         outermost = self._settings.reads and len(self._stack) == 1
@@ -338,38 +335,16 @@ class Sanitizer(Stepper):
 
     # Arguments and trials -----------------------------------------------------------------------
 
-    def _inputs(
-        self, node: ExecutionNode, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[tuple[str, Any, str]]:
-        """Arguments that could be written into: name, leaf and digest."""
-        try:
-            bound = inspect.signature(node.entry).bind(*args, **kwargs).arguments
-        except TypeError:
-            return []
-        skip = next(iter(bound), None) if node.is_method else None
-        found: list[tuple[str, Any, str]] = []
-        for name, value in bound.items():
-            if name == skip:
-                continue
-            for leaf in pytree.flatten(value)[0]:
-                span = memory_of(leaf)
-                if span is not None and not self._kept.regions.at(*span):
-                    found.append((name, leaf, digest(leaf, self._settings.full_bytes)))
-        return found
-
-    def _compare_inputs(self, body: Body, inputs: list[tuple[str, Any, str]]) -> None:
-        for name, leaf, before in inputs:
-            if digest(leaf, self._settings.full_bytes) != before:
-                assert self._task is not None
-                producers = [
-                    self._now.names[r.id][1]
-                    for value in self._task[0].values
-                    for r in value.results()
-                    if r.id in self._now.names
-                ]
-                self._verdicts.add(
-                    messages.input_written(body.path, body.invocation, name, producers)
-                )
+    def _compare_inputs(self, body: Body, inputs: Inputs) -> None:
+        for name in inputs.written():
+            assert self._task is not None
+            producers = [
+                self._now.names[r.id][1]
+                for value in self._task[0].values
+                for r in value.results()
+                if r.id in self._now.names
+            ]
+            self._verdicts.add(messages.input_written(body.path, body.invocation, name, producers))
 
     def _refresh_trial(
         self, body: Body, args: tuple[Any, ...], kwargs: dict[str, Any]
