@@ -18,8 +18,9 @@ from rose_exec.lane_trials import measure_opened
 from rose_exec.live import LiveProgram
 from rose_exec.probe import probe
 from rose_exec.quota.quota import QuotaError
+from rose_exec.training import Training
 from rose_exec.trial_log import TrialLog
-from rose_exec.trials import LiveMeasurer, Training
+from rose_exec.trials import LiveMeasurer
 from rose_opt.measure import (
     Alternative,
     AlternativeTrial,
@@ -27,6 +28,7 @@ from rose_opt.measure import (
     GraphSearchResult,
     IterationMeasurement,
     IterationMeasurer,
+    QuotaLevel,
     QuotaSearchResult,
     TrialFailed,
     search_graph,
@@ -176,12 +178,19 @@ class TuningRun:
             self.measured[found.plan.label] = found.iteration_ns
 
     def _search_quota(self, result: GraphSearchResult, iterations: IterationMeasurer) -> None:
-        pair = None if self.quota is None else self.quota(result.plan, iterations)
+        """Search what the caller's backend limits; where it says how, the level becomes part of the plan."""
+        plan = self.found.plan or result.plan
+        pair = None if self.quota is None else self.quota(plan, iterations)
         if pair is None:
             return
         measurer, levels = pair
-        found = self.found.quota = search_quota(measurer, levels, result.iteration_ns)
-        self._log_quota(result.plan, found)
+        reference_ns = self.measured.get(plan.label, result.iteration_ns)
+        found = self.found.quota = search_quota(measurer, levels, reference_ns)
+        self._log_quota(plan, found)
+        limited: Callable[[QuotaLevel], Plan] | None = getattr(measurer, "limited", None)
+        if limited is not None and found.changed and found.iteration_ns is not None:
+            self.found.plan = limited(found.level)
+            self.measured[self.found.plan.label] = found.iteration_ns
 
     def _log_quota(self, plan: Plan, found: QuotaSearchResult) -> None:
         for trial in found.trials:

@@ -66,7 +66,7 @@ class ProcessWorker:
     Args:
         name: Worker name.
         composites: Definitions that only call other nodes, by key.
-        environment: Variables that it starts with, beside those of this process.
+        environment: Variables that it sets before it uses a device.
     """
 
     kind = "process"
@@ -87,12 +87,10 @@ class ProcessWorker:
         output, remote_output = context.Pipe(duplex=False)
         self._process = context.Process(
             target=serve,
-            args=(remote, remote_output, name, self.owner, composites),
+            args=(remote, remote_output, name, self.owner, composites, dict(environment or {})),
             name=f"rose-{name}",
         )
-        # An idle team must not spin on a shared core.
-        passive = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-        with _environment({**passive, **(environment or {})}):
+        with _environment(OMP_WAIT_POLICY="PASSIVE"):  # an idle team must not spin on a shared core
             self._process.start()
         remote.close()
         remote_output.close()
@@ -351,15 +349,11 @@ def _taken(items: collections.deque[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Generator[None]:
-    """Variables of this process that a child started within the block inherits."""
-    before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
+def _environment(**values: str) -> Generator[None]:
+    missing = {key: value for key, value in values.items() if key not in os.environ}
+    os.environ.update(missing)
     try:
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
+        for key in missing:
+            del os.environ[key]

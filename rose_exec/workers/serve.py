@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -51,7 +52,12 @@ class Stop:
 
 
 def serve(
-    pipe: Connection, output: Connection, name: str, owner: str, composites: frozenset[str]
+    pipe: Connection,
+    output: Connection,
+    name: str,
+    owner: str,
+    composites: frozenset[str],
+    environment: Mapping[str, str],
 ) -> None:
     """Answer requests until told to stop, or until the program is gone.
 
@@ -61,7 +67,9 @@ def serve(
         name: Worker name.
         owner: Name of this process for shared memory.
         composites: Definitions that only call other nodes, by key.
+        environment: Variables that the device's driver reads at its first use.
     """
+    os.environ.update(environment)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     output.close()

@@ -5,18 +5,24 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rose_exec.driver import Driver
 from rose_exec.quota.mps import PERCENTAGE, MpsError, daemon
 from rose_exec.replay import replay
+from rose_exec.tune import TuneSettings, tune
 from rose_exec.worker_trials import worker_quota
 from rose_opt.measure import IterationMeasurement, QuotaLevel, search_quota
 from rose_opt.plan import Plan, PlanRefused, verify
+from rose_trace import hooks
+from rose_trace.component import program
 from tests.rose_exec import programs
 from tests.rose_exec import worker_requests as requests
 from tests.rose_exec.observe import observed_plan
+from tests.rose_exec.test_tune import Offered, offered
 from tests.rose_exec.worker_requests import plain
 
 REWIRE = "rewire{node=iteration/learn beside=iteration/rollout}"
@@ -89,3 +95,44 @@ def test_the_percentage_of_a_worker_is_searched() -> None:
     (limited,) = (w for w in trials.limited(result.level).workers if w.name == "trainer")
     assert limited.percent == 60
     assert worker_quota("nobody", levels)(plan(0), measured) is None
+
+
+class Clock:
+    """Ticks by what runs: natively, or with the trainer's process at a percentage."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        driver = hooks.active
+        if isinstance(driver, Driver):
+            percents = [w.percent for w in driver._plan.workers if w.name == "trainer"]
+            self.now += 1000 + abs((percents[0] or 100) - 60)
+        else:
+            self.now += 5000
+        return self.now
+
+
+def test_tuning_puts_the_percentage_into_the_plan(
+    control: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    control()
+    with program():
+        iteration = programs.build()
+    search = Offered({REWIRE: plan(0)}, offered().base, "iteration", 1.0)
+    levels = [QuotaLevel(k, 24 * k, 20 * k) for k in range(1, 6)]
+    with daemon() as running:
+        for name, value in running.environment().items():
+            monkeypatch.setenv(name, value)
+        tuning = tune(
+            iteration,
+            folder=tmp_path,
+            rounds=1,
+            search=lambda _: search,
+            quota=worker_quota("trainer", levels),
+            settings=TuneSettings(activity="none", clock=Clock(), warm_up=0),
+        )
+    assert tuning.quota is not None
+    assert tuning.quota.level.percent == 60
+    assert tuning.plan is not None
+    assert [w.percent for w in tuning.plan.workers if w.name == "trainer"] == [60]
