@@ -7,35 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose_exec import handover
 from rose_exec.device_errors import is_out_of_memory
-from rose_exec.driver import Driver
 from rose_exec.handover import NotCarried
-from rose_exec.live import LiveProgram, LiveReplay, Saved, load_copies
+from rose_exec.live import LiveReplay, Saved
 from rose_exec.native import UnannouncedAccess
 from rose_exec.readiness import OrderViolation
-from rose_exec.replay import Replay
 from rose_exec.revival import StateLost
-from rose_exec.stopwatch import (
-    Laps,
-    NativeStopwatch,
-    StopwatchDriver,
-    TrialDone,
-    alone,
-    synchronize,
-)
+from rose_exec.stopwatch import Laps, TrialDone, alone, synchronize
 from rose_exec.tasks import StructureChanged
-from rose_exec.trial_log import TrialLog, What
+from rose_exec.training import Training
+from rose_exec.trial_copies import TrialCopies
+from rose_exec.trial_log import What
 from rose_exec.workers import WorkerDied
 from rose_opt.measure import IterationMeasurement, TrialFailed, plan_key
 from rose_opt.plan import Plan, PlanRefused
-from rose_trace import generators, hooks
-from rose_trace.component import Program, program
+from rose_trace import generators
 
 OURS = (
     StateLost,
@@ -49,105 +39,6 @@ OURS = (
     pickle.PicklingError,
 )
 """What a plan may fail with where the program does not."""
-
-
-@dataclass(slots=True)
-class Training:
-    """The training that goes on while the search measures.
-
-    Attributes:
-        iteration: Runs one iteration.
-        arguments: Its arguments, by its number counted from 0.
-        on_iteration: Told the number and the result of every iteration.
-        log: Every trial.
-        program: Components and what of them lives on; ``None`` before anything was watched.
-        next_index: Number of the next iteration.
-        clock: What tells the time [ns].
-        notes: What could not be done, and why.
-    """
-
-    iteration: Callable[..., Any]
-    arguments: Callable[[int], tuple[Any, ...]]
-    on_iteration: Callable[[int, Any], None]
-    log: TrialLog
-    program: LiveProgram | None = None
-    next_index: int = 0
-    clock: Callable[[], int] = time.perf_counter_ns
-    notes: list[str] = field(default_factory=list[str])
-    _saved: tuple[int, Saved] | None = None
-
-    @property
-    def restorable(self) -> bool:
-        """Whether an iteration that does not end can be taken back."""
-        return self.program is not None and not self.program.blocked
-
-    def advance(
-        self,
-        run: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-        session: LiveReplay | None = None,
-    ) -> int:
-        """Train one iteration further; one that does not end is taken back, if that is possible.
-
-        Args:
-            run: Runs it, e.g. inside a probe.
-            session: The session that it runs in.
-
-        Returns:
-            Its duration [ns].
-        """
-        index, drawn = self.next_index, generators.capture()
-        saved = self.state(session)
-        try:
-            synchronize()
-            start = self.clock()
-            result = run(lambda: self.iteration(*self.arguments(index)))
-            synchronize()
-            taken = self.clock() - start
-            after = None if session is None else self._save(session)  # its workers may not last
-            self.next_index = index + 1
-        except BaseException:
-            if self.next_index == index:
-                self._take_back(saved, session)
-                generators.restore(drawn)
-            raise
-        self._saved = None if after is None else (self.next_index, after)
-        self.on_iteration(index, result)
-        return taken
-
-    def state(self, session: LiveReplay | None = None) -> Saved | None:
-        """The present state of training, saved once per iteration; ``None`` where that is impossible."""
-        if self._saved is None or self._saved[0] != self.next_index:
-            self._saved = None
-            saved = self._save(session)
-            self._saved = None if saved is None else (self.next_index, saved)
-        return None if self._saved is None else self._saved[1]
-
-    def recover(self) -> None:
-        """A session has failed: put the program where training is."""
-        if self.program is not None and self._saved is not None:
-            at, saved = self._saved
-            if at == self.next_index:
-                self.program.restore(saved)
-
-    def _save(self, session: LiveReplay | None) -> Saved | None:
-        return self.program.save(session) if self.program is not None and self.restorable else None
-
-    def _take_back(self, saved: Saved | None, session: LiveReplay | None) -> None:
-        live = self.program
-        if live is None or saved is None:
-            why = live.blocked[0] if live is not None and live.blocked else "it was the first."
-            self.notes.append(f"An iteration that was cut short is not taken back: {why}")
-            return
-        if session is not None:
-            session.abandoned = True
-            session.close()
-        live.restore(saved)
-        late = [name for name in live.members if live.boundary.carried(name) and name not in saved]
-        if late:
-            self.notes.append(
-                f"An iteration that was cut short is only partly taken back: {', '.join(late)} live on, which was "
-                "not known before it."
-            )
 
 
 @dataclass(slots=True)
@@ -284,7 +175,7 @@ class LiveMeasurer:
     def _local(self, plan: Plan, graph: str, runs: float) -> int:
         apart = graph not in self._beside
         laps = Laps(graph if apart else "", self.repeats, self.warm_up, self.training.clock)
-        with _Copies(plan, laps, self._build, self._states()) as iteration:
+        with TrialCopies(plan, laps, self._build, self._states()) as iteration:
             if apart:
                 with contextlib.suppress(TrialDone):
                     iteration(*self.training.arguments(self.training.next_index))
@@ -322,66 +213,3 @@ class LiveMeasurer:
             f"Local trials: expected trial copies, got none: {why.rstrip('.')}. Alternatives are measured by complete "
             "iterations only."
         )
-
-
-class _Copies(Replay):
-    """A separately built program under a plan, in a given state; nothing of it is kept.
-
-    Args:
-        plan: The plan.
-        laps: What is timed.
-        make: Builds the program.
-        saved: States of its components.
-    """
-
-    def __init__(
-        self, plan: Plan, laps: Laps, make: Callable[[], Callable[..., Any]], saved: Saved
-    ) -> None:
-        super().__init__(plan, self._make, strict=True)
-        self._laps = laps
-        self._made = make
-        self._saved = saved
-        self._stopwatch: NativeStopwatch | None = None
-
-    def __enter__(self) -> Any:
-        super().__enter__()
-        return self.built
-
-    def __exit__(self, *error: Any) -> None:
-        with handover.uninterrupted():
-            if self._stopwatch is not None:
-                hooks.install_executor(None)
-            super().__exit__(*error)
-
-    def _drive(self) -> Driver:
-        return StopwatchDriver(self._laps, self._placement, self._threads)
-
-    def _make(self) -> Callable[..., Any]:
-        own = Program()
-        if self.native:
-            self._stopwatch = NativeStopwatch(self._laps)
-            hooks.install_executor(self._stopwatch)
-        with program(own):
-            made = self._made()
-        self._same(own)
-        if self._stopwatch is not None:
-            for name, data in self._saved.items():
-                handover.load(self._stopwatch.components[name], data)
-        else:
-            homes = {name: self._placement.home_of(item) for name, item in own.instances.items()}
-            known = {name: home for name, home in homes.items() if home is not None}
-            load_copies(self._placement, known, self._saved)
-        return made
-
-    def _same(self, own: Program) -> None:
-        """Refuse a factory that builds another program.
-
-        Raises:
-            PlanRefused: With the first component that is missing.
-        """
-        for name in self._saved:
-            if name not in own.instances:
-                raise PlanRefused(
-                    f"build: expected component {name}, got {', '.join(own.instances) or 'none'}. Build the program "
-                    "that is trained, in the same order."
-                )

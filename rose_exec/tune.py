@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol
 from rose_exec.guard import Guard
 from rose_exec.lane_trials import device_levels
 from rose_exec.live import LiveProgram, LiveReplay
+from rose_exec.training import Training
 from rose_exec.trial_log import TrialLog
-from rose_exec.trials import Training
 from rose_exec.tuning_progress import progress_shown
 from rose_exec.tuning_run import TuningRun
 from rose_opt.measure import (
