@@ -20,6 +20,7 @@ from rose_exec.native import observer
 from rose_exec.policies import RandomOrder, in_program_order
 from rose_exec.readiness import StrandId, Submission, TaskId
 from rose_exec.sanitizer import messages
+from rose_exec.sanitizer.blame import Blame
 from rose_exec.sanitizer.body import Body, invocation_of
 from rose_exec.sanitizer.findings import Checks, Finding, SanitizerError, SanitizerWarning
 from rose_exec.sanitizer.handed import Handed, deferred_values
@@ -27,7 +28,7 @@ from rose_exec.sanitizer.inputs import Inputs
 from rose_exec.sanitizer.kept import Kept
 from rose_exec.sanitizer.order import Order
 from rose_exec.sanitizer.reads import AttributeReads, memory_reads
-from rose_exec.sanitizer.touches import Touch, Touches
+from rose_exec.sanitizer.touches import Touch
 from rose_exec.sanitizer.trials import Inconclusive, RefreshTrial, RowsTrial, Trials
 from rose_exec.sanitizer.verdicts import Verdicts
 from rose_exec.stepper import Stepper
@@ -41,7 +42,6 @@ class _Iteration:
     """What was seen of one iteration."""
 
     order: Order = field(default_factory=Order)
-    touches: Touches = field(default_factory=Touches)
     handed: Handed = field(default_factory=Handed)
     names: dict[TaskId, tuple[str, str]] = field(default_factory=dict[TaskId, tuple[str, str]])
 
@@ -62,15 +62,14 @@ class Sanitizer(Stepper):
         self._settings = settings
         self._kept = Kept(settings.full_bytes)
         self._verdicts = Verdicts(self._kept)
+        self._blame = Blame(self._kept, self._verdicts)
         self._trials = Trials(settings.trials)
         self._attributes = AttributeReads(self._read_attribute)
         self._now = _Iteration()
-        self._stack: list[Body] = []
         self._task: tuple[Task, Submission] | None = None
         self._trying = False
         self._listening = False
         self._thread_id = 0
-        self._unwatched = ""
         self.notes: dict[str, str] = {}
 
     @property
@@ -133,7 +132,7 @@ class Sanitizer(Stepper):
 
     def let_be(self, path: str) -> None:
         """What a coroutine or generator does is not looked at, nor what glue does meanwhile."""
-        self._unwatched = path
+        self._blame.unwatched = True
         self.notes.setdefault(path, "a coroutine or generator runs beside the program, unwatched")
 
     def begun(self) -> None:
@@ -142,17 +141,18 @@ class Sanitizer(Stepper):
 
     def ended(self, result: Any) -> None:
         """Look at the last glue, and at all pairs of the iteration."""
-        self._blame_glue("the end of the iteration")
+        self._blame.glue("the end of the iteration")
         now, self._now = self._now, _Iteration()
+        touches = self._blame.next_iteration()
         now.handed.used(None, deferred_values(result))
         clocks = now.order.clocks()
         kinds = {path: leaf.kind for path, leaf in self._kept.seen.items()}
-        for pair in now.touches.pairs(clocks, kinds):
+        for pair in touches.pairs(clocks, kinds):
             self._verdicts.judge(pair)
-        for earlier, later in clocks.broken(now.touches.ran):
+        for earlier, later in clocks.broken(touches.ran):
             self._verdicts.add(messages.out_of_order(now.names[earlier], now.names[later]))
-        self._verdicts.complete_pairs(now.touches)
-        for item in now.handed.overwritten(clocks, now.touches.places):
+        self._verdicts.complete_pairs(touches)
+        for item in now.handed.overwritten(clocks, touches.places):
             self._verdicts.add(messages.overwritten(item, now.names))
         self.notes |= {k: f"cannot look into {v}" for k, v in self._kept.watch.unseen.items()}
         self.notes |= self._trials.notes
@@ -164,7 +164,7 @@ class Sanitizer(Stepper):
         """Run a task's body under observation."""
         self._task = task, submission
         self._thread_id = threading.get_ident()
-        self._now.touches.ran[submission.id] = len(self._now.touches.ran)
+        self._blame.touches.ran[submission.id] = len(self._blame.touches.ran)
         job = task.job
         function = job.function
         if function is not None and task.node is not None:
@@ -206,7 +206,8 @@ class Sanitizer(Stepper):
     def _captured(self, node: ExecutionNode, args: tuple[Any, ...]) -> None:
         """Let a node be that runs while its caller captures a CUDA graph."""
         name = node.full_name(node.instance_of(args))
-        path = f"{self._stack[-1].path}/{name}" if self._stack else name
+        bodies = self._blame.bodies
+        path = f"{bodies[-1].path}/{name}" if bodies else name
         self.notes.setdefault(path, "runs while a CUDA graph is captured, unwatched")
 
     def _observed(
@@ -216,11 +217,13 @@ class Sanitizer(Stepper):
         kwargs: dict[str, Any],
         run: Callable[[], Any],
     ) -> Any:
-        body = self._enter(node, args)
+        assert self._task is not None
+        task, submission = self._task
+        body = self._blame.enter(task, node, args, submission.id)
         inputs = Inputs.of(node, args, kwargs, self._kept.regions, self._settings.full_bytes)
         rows = self._trials.rows(body.path, node, args, kwargs)
         refresh = self._refresh_trial(body, args, kwargs)
-        outermost = self._settings.reads and len(self._stack) == 1
+        outermost = self._settings.reads and len(self._blame.bodies) == 1
         try:
             with memory_reads(self._read_memory) if outermost else contextlib.nullcontext():
                 self._listening = True
@@ -229,84 +232,16 @@ class Sanitizer(Stepper):
                 finally:
                     self._listening = False
         finally:
-            self._leave(body)
+            self._blame.leave(body)
         self._compare_inputs(body, inputs)
         if rows is not None or refresh is not None:
             self._try(body, args, result, rows, refresh)
         return result
 
-    def _enter(self, node: ExecutionNode, args: tuple[Any, ...]) -> Body:
-        assert self._task is not None
-        task, submission = self._task
-        instance = node.instance_of(args)
-        name = node.full_name(instance)
-        self._kept.watch.add_code(node.entry, name)
-        if self._stack:
-            outer = self._stack[-1]
-            outer.children += 1
-            path = f"{outer.path}/{name}"
-            invocation = outer.invocation.replace(outer.path, path, 1)
-            self._attribute(outer)
-        else:
-            path, invocation = task.job.path, invocation_of(task)
-            self._blame_glue(invocation)
-        seen = tuple(a for a in task.job.allowed.accesses if a.state.startswith("generator."))
-        body = Body(
-            submission.id, node, instance, path, invocation, node.accesses(instance).accesses + seen
-        )
-        self._stack.append(body)
-        return body
-
-    def _leave(self, body: Body) -> None:
-        try:
-            self._attribute(body)
-            if body.silent and body.children:
-                for path in body.pending:
-                    self._verdicts.add(messages.glue_writes(path, body.path, body.invocation))
-        finally:
-            self._stack.pop()
-        if self._stack:
-            self._stack[-1].wrote |= body.wrote
-
-    def _blame_glue(self, until: str) -> None:
-        changed, drawn = self._kept.look()
-        if self._unwatched:
-            self._unwatched = ""
-            return
-        for path, _ in changed:
-            owner = self._kept.watch.roots[self._kept.root_of(path)].owner
-            self._verdicts.add(
-                messages.glue_writes(path, owner or "the program's glue", f"before {until}")
-            )
-        for name in drawn:
-            self._verdicts.add(messages.glue_draws(name, f"before {until}"))
-
-    def _attribute(self, body: Body) -> None:
-        """Put down what changed since the last look to a body."""
-        before = self._kept.regions
-        old = self._kept.seen
-        changed, drawn = self._kept.look()
-        for name in drawn:
-            state = f"generator.{name}"
-            body.wrote.add(state)
-            if not body.silent and not any(
-                a.state == state and a.mode.writes for a in body.accesses
-            ):
-                self._verdicts.add(messages.draws(body.path, body.invocation, name))
-        for path, in_place in changed:
-            body.wrote.add(path)
-            if body.silent:
-                body.pending.append(path)
-                self._now.touches.add(
-                    path, Touch(body.task, body.path, body.invocation, True, in_place)
-                )
-                continue
-            self._verdicts.write(body, path, in_place, old, before, self._now.touches)
-
     # Reads --------------------------------------------------------------------------------------
 
     def _reader(self) -> Body | None:
-        return self._stack[-1] if self._listening else None
+        return self._blame.bodies[-1] if self._listening else None
 
     def _read_attribute(self, component: Any, name: str) -> None:
         if threading.get_ident() != self._thread_id:  # glue may go on meanwhile
@@ -322,7 +257,7 @@ class Sanitizer(Stepper):
                 if name in vars(cls):
                     place = f"{cls.__qualname__.replace('<locals>.', '')}.{name}"
                     break
-        self._now.touches.add_attribute(place, touch)
+        self._blame.touches.add_attribute(place, touch)
 
     def _read_memory(self, start: int, stop: int) -> None:
         """An operation of the body: autograd runs those of a device in a thread of its own."""
@@ -331,7 +266,7 @@ class Sanitizer(Stepper):
             return
         touch = Touch(body.task, body.path, body.invocation, False)
         for path in self._kept.regions.at(start, stop):
-            self._now.touches.add(path, touch)
+            self._blame.touches.add(path, touch)
 
     # Arguments and trials -----------------------------------------------------------------------
 
