@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -375,7 +376,7 @@ def test_a_worker_that_dies_takes_nothing_with_it(tmp_path: Path, counted: bool)
         if index == (4 if counted else 3):
             for child in multiprocessing.active_children():
                 child.kill()
-                child.join()
+                connection.wait([child.sentinel])  # its worker takes the exit code
 
     tuning = tune(
         iteration,
