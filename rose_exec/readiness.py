@@ -16,45 +16,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NewType
 
+from rose_exec.program_order import ProgramOrder, take_out
+from rose_exec.submission import MAIN, Position, StrandId, Submission, TaskId
 from rose_trace.legality import AccessSet, first_conflict
-
-Position = tuple[int, ...]
-"""Place in the native program order; the fragments of one split invocation share it."""
-
-TaskId = NewType("TaskId", int)
-StrandId = NewType("StrandId", int)
-
-MAIN = StrandId(0)
-"""The strand that runs the program itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One invocation that is to run.
-
-    Attributes:
-        id: Unique id, increasing in submission order.
-        position: Place in the native program order.
-        strand: Branch that submits it.
-        access: What it may touch.
-        inputs: Tasks whose results it needs.
-        worker: Worker that runs it.
-        cores: CPU cores it occupies.
-        path: Node path, for messages.
-        first: Whether it goes before others that are ready: it keeps a device busy while they are issued.
-    """
-
-    id: TaskId
-    position: Position
-    strand: StrandId
-    access: AccessSet
-    inputs: frozenset[TaskId]
-    worker: str
-    cores: float = 1.0
-    path: str = ""
-    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +76,7 @@ class Readiness:
         self._busy: dict[str, TaskId | None] = dict.fromkeys(workers)
         self._capacity = cores
         self._tasks: dict[TaskId, _Task] = {}
-        self._by_state: dict[str, list[tuple[Position, TaskId]]] = {}
-        self._all: list[tuple[Position, TaskId]] = []
-        self._fences: list[tuple[Position, TaskId]] = []
+        self._order = ProgramOrder()
         self._ready: list[tuple[Position, TaskId]] = []
         self._strands: dict[StrandId, _Strand] = {MAIN: _Strand((), AccessSet(opaque=True))}
         self._started: list[Submission] = []
@@ -138,8 +101,9 @@ class Readiness:
         task = _Task(submission)
         self._tasks[submission.id] = task
         task.pending.update(i for i in submission.inputs if i in self._tasks)
-        for entries in self._conflict_lists(submission.access):
-            self._link(task, entries)
+        task.pending.update(self._order.before(submission))
+        for item in self._order.after(submission):
+            self._precede(submission.id, self._tasks[item])
         for item in task.pending:
             self._tasks[item].successors.append(submission.id)
         for name, strand in self._strands.items():
@@ -150,7 +114,7 @@ class Readiness:
             ):
                 task.blockers.add(name)
                 strand.blocked.add(submission.id)
-        self._index(submission)
+        self._order.add(submission)
         if task.free:
             self._offer(submission)
         return self._dispatch()
@@ -184,8 +148,8 @@ class Readiness:
         if self._stop is None or position < self._stop:
             self._stop = position
         commands: list[Command] = []
-        for place, item in list(self._all):
-            if place >= self._stop and not self._tasks[item].started:
+        for item in self._order.since(self._stop):
+            if not self._tasks[item].started:
                 self._forget(item)
                 commands.append(Cancel(item))
         return commands + self._dispatch()
@@ -258,7 +222,7 @@ class Readiness:
         if strand.reservation.covers(submission.access):
             return
         place = submission.position
-        beside = [self._tasks[i].submission for at, i in self._all if at == place]
+        beside = [self._tasks[item].submission for item in self._order.at(place)]
         for other in (*self._started, *beside):
             other_group = other.position == place and other.strand != submission.strand
             if other.position > place or other_group:
@@ -273,43 +237,12 @@ class Readiness:
         strand.reservation = strand.reservation.union(submission.access)
         self._block(submission.strand)
 
-    def _conflict_lists(self, access: AccessSet) -> Iterable[list[tuple[Position, TaskId]]]:
-        if access.opaque:
-            return [self._all]
-        states = dict.fromkeys(item.state for item in access.accesses)
-        return [self._fences, *(self._by_state[s] for s in states if s in self._by_state)]
-
-    def _link(self, task: _Task, entries: list[tuple[Position, TaskId]]) -> None:
-        """Order `task` against the entries it conflicts with, before and after it.
-
-        The scan stops behind the first entry that already separates the rest: whatever lies beyond it
-        and conflicts with `task` is ordered against that entry too. Fragments of one invocation share
-        a position and are not ordered among themselves, so none of them separates the others.
-        """
-        position = task.submission.position
-        at = bisect.bisect_left(entries, (position,))
-        separated: Position | None = None
-        for place, item in reversed(entries[:at]):
-            if separated not in (None, place):
-                break
-            other = self._tasks[item].submission
-            if first_conflict(other.access, task.submission.access):
-                task.pending.add(item)
-                if _separates(other.access, task.submission.access):
-                    separated = place
-        separated = None
-        after = bisect.bisect_right(entries, (position, TaskId(1 << 62)))
-        for place, item in entries[after:]:
-            if separated not in (None, place):
-                break
-            later = self._tasks[item]
-            if first_conflict(task.submission.access, later.submission.access):
-                if not later.started:
-                    self._hold(later)
-                    later.pending.add(task.submission.id)
-                    task.successors.append(item)
-                if _separates(later.submission.access, task.submission.access):
-                    separated = place
+    def _precede(self, item: TaskId, later: _Task) -> None:
+        """Let a task wait for an earlier one that comes only now, unless it has started."""
+        if not later.started:
+            self._hold(later)
+            later.pending.add(item)
+            self._tasks[item].successors.append(later.submission.id)
 
     def _hold(self, later: _Task) -> None:
         """Take back the offer of a task that is about to get something to wait for."""
@@ -319,26 +252,18 @@ class Readiness:
     def _block(self, name: StrandId) -> None:
         """Let a branch hold what it may still submit something earlier against."""
         strand = self._strands[name]
-        for place, item in self._all[bisect.bisect_left(self._all, (strand.frontier,)) :]:
+        for item in self._order.since(strand.frontier):
             task = self._tasks[item]
             if (
                 not task.started
                 and task.submission.strand != name
                 and name not in task.blockers
-                and strand.frontier < place
+                and strand.frontier < task.submission.position
                 and first_conflict(strand.reservation, task.submission.access)
             ):
                 self._hold(task)
                 task.blockers.add(name)
                 strand.blocked.add(item)
-
-    def _index(self, submission: Submission) -> None:
-        entry = (submission.position, submission.id)
-        bisect.insort(self._all, entry)
-        if submission.access.opaque:
-            bisect.insort(self._fences, entry)
-        for state in dict.fromkeys(item.state for item in submission.access.accesses):
-            bisect.insort(self._by_state.setdefault(state, []), entry)
 
     def _retire(self, item: TaskId) -> None:
         submission = self._tasks[item].submission
@@ -353,15 +278,8 @@ class Readiness:
 
     def _forget(self, item: TaskId) -> None:
         task = self._tasks.pop(item)
-        entry = (task.submission.position, item)
-        lists = [self._all, self._ready]
-        if task.submission.access.opaque:
-            lists.append(self._fences)
-        lists += [self._by_state[s] for s in {a.state for a in task.submission.access.accesses}]
-        for entries in lists:
-            at = bisect.bisect_left(entries, entry)
-            if at < len(entries) and entries[at] == entry:
-                del entries[at]
+        self._order.remove(task.submission)
+        take_out(self._ready, (task.submission.position, item))
         for strand in task.blockers:
             if strand in self._strands:
                 self._strands[strand].blocked.discard(item)
@@ -407,35 +325,6 @@ class Readiness:
 
     def _urgent(self, item: TaskId) -> bool:
         return self._tasks[item].submission.first
-
-
-def _separates(barrier: AccessSet, access: AccessSet) -> bool:
-    """Whether everything that conflicts with `access` also conflicts with `barrier`, state by state."""
-    if barrier.opaque:
-        return True
-    if access.opaque:
-        return False
-    for item in access.accesses:
-        whole = any(
-            other.state == item.state
-            and other.mode.writes
-            and (
-                not other.keyed or barrier.rows is None or (item.keyed and _inside(access, barrier))
-            )
-            for other in barrier.accesses
-        )
-        if not whole:
-            return False
-    return True
-
-
-def _inside(access: AccessSet, barrier: AccessSet) -> bool:
-    return (
-        access.rows is not None
-        and barrier.rows is not None
-        and barrier.rows.start <= access.rows.start
-        and access.rows.stop <= barrier.rows.stop
-    )
 
 
 __all__ = [

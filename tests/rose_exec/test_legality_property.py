@@ -112,7 +112,8 @@ def test_leaving_out_data_or_reservations_is_found(machine: type[Readiness]) -> 
 def test_leaving_out_state_dependencies_is_found(
     dropped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rose_exec.readiness.first_conflict", without(dropped))
+    for module in ("readiness", "program_order"):
+        monkeypatch.setattr(f"rose_exec.{module}.first_conflict", without(dropped))
     assert mismatches(Readiness) > 0
 
 
@@ -120,7 +121,8 @@ def test_leaving_out_state_dependencies_is_found(
 def test_leaving_out_fences_or_rows_is_found(
     conflict: Callable[[AccessSet, AccessSet], Conflict | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rose_exec.readiness.first_conflict", conflict)
+    for module in ("readiness", "program_order"):
+        monkeypatch.setattr(f"rose_exec.{module}.first_conflict", conflict)
     assert mismatches(Readiness) > 0
 
 
@@ -129,5 +131,5 @@ def separates_within_an_invocation(_: AccessSet, __: AccessSet) -> bool:
 
 
 def test_separating_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rose_exec.readiness._separates", separates_within_an_invocation)
+    monkeypatch.setattr("rose_exec.program_order._separates", separates_within_an_invocation)
     assert mismatches(Readiness) > 0
