@@ -35,9 +35,7 @@ class Observer(LocalComponents):
         path = frame.child_path(name)
         parent = self.nodes.get(frame.path)
         if parent is not None and parent.kind == "exec" and not parent.composite:
-            self.nodes[frame.path] = dataclasses.replace(
-                parent, composite=True, opaque=False
-            )
+            self.nodes[frame.path] = dataclasses.replace(parent, composite=True, opaque=False)
         if path not in self.nodes:
             access = node.accesses(instance)
             self.nodes[path] = PlanNode(
