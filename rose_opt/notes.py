@@ -46,6 +46,7 @@ def notes(facts: Facts, chosen: Priced, contention: MeasuredContention) -> Itera
                 "rows were not compared with the whole batch. Run rose_exec.probe for measured "
                 "durations."
             )
+    yield from _shared_device(facts, chosen)
     yield from _contention(contention)
     yield from _unknown(facts, chosen, contention)
 
@@ -64,6 +65,33 @@ def _unsteady(facts: Facts) -> Iterator[str]:
                 f"{milliseconds(probed.duration_ns)} when probed: the machine was busy with something "
                 "else during one of them. The probe is used; record again on a quiet machine."
             )
+
+
+def _shared_device(facts: Facts, chosen: Priced) -> Iterator[str]:
+    """Nodes that the plan lets two processes give the GPU at once."""
+    pairs = [
+        (v, w)
+        for v, w in dict.fromkeys(_overlapping(facts, chosen))
+        if v != w and _on_device(facts, v) and _on_device(facts, w) and _apart(facts, chosen, v, w)
+    ]
+    if pairs:
+        told = [f"{_name(v)} beside {_name(w)}" for v, w in pairs[:_MOST_PAIRS]]
+        more = f" and {len(pairs) - _MOST_PAIRS} more pairs" if len(pairs) > _MOST_PAIRS else ""
+        yield (
+            f"Two processes use the GPU at once: {', '.join(told)}{more}. Without an MPS daemon they take turns "
+            "('rose-exec mps start'), and without a limit one can starve the other: find one with rose_exec.tune, or "
+            "train with a guard."
+        )
+
+
+def _on_device(facts: Facts, path: str) -> bool:
+    return any(within(other, path) for other in facts.on_device)
+
+
+def _apart(facts: Facts, chosen: Priced, v: str, w: str) -> bool:
+    homes = [facts.graph.node(path).component or "" for path in (v, w)]
+    first, second = ({chosen.workers.worker(name, group) for group in (0, 1)} for name in homes)
+    return first.isdisjoint(second)
 
 
 def _contention(contention: MeasuredContention) -> Iterator[str]:

@@ -8,9 +8,10 @@ from rose_opt.alternatives import PlanSearch
 from rose_opt.explain import explain
 from rose_opt.facts import Facts
 from rose_opt.lanes import opened_plan
+from rose_opt.optimize import plan as make_plan
 from rose_opt.plan import Lane, Plan, verify
 from rose_opt.settings import PlanSettings
-from tests.rose_opt.programs import ACT, INTERACT, STEP, Took, measured, ppo
+from tests.rose_opt.programs import ACT, INTERACT, STEP, UPDATE, Took, measured, ppo
 
 SPLIT = f"split-spatial{{loop={INTERACT} groups=2}},interleave{{loop={INTERACT}}},merge{{loop={INTERACT}}}"
 ENCODE, DENOISE = f"{ACT}/policy.encode", f"{ACT}/policy.denoise"
@@ -63,3 +64,15 @@ def test_a_search_splits_in_order_to_open() -> None:
     assert opened is not None
     assert opened.splits() == {INTERACT: 2}
     assert opened.lanes
+
+
+def test_a_plan_says_when_two_processes_share_the_device() -> None:
+    rewired = PlanSettings(
+        cores=8.0, transforms="rewire{node=iteration/learn beside=iteration/rollout}"
+    )
+    for known, shared in ((facts(ENCODE, DENOISE, UPDATE), True), (facts(ENCODE, DENOISE), False)):
+        told = [note for note in make_plan(known, rewired).notes if "use the GPU at once" in note]
+        assert len(told) == shared
+        if shared:
+            assert "policy.act beside trainer.update" in told[0]
+            assert "rose-exec mps start" in told[0]
