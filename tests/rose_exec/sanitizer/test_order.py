@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from random import Random
 
 import pytest
 
-from rose_exec.readiness import MAIN, Readiness, StrandId, TaskId
+from rose_exec.program_order import ProgramOrder
+from rose_exec.readiness import MAIN, StrandId, TaskId
 from rose_exec.sanitizer.check import check
 from rose_exec.sanitizer.findings import Checks
 from rose_exec.sanitizer.order import Clocks, Order
@@ -112,10 +114,11 @@ def test_reading_an_attribute_reads_what_it_holds() -> None:
 
 
 def test_an_executor_that_breaks_the_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forget(machine: Readiness, task: object, entries: object) -> None:
+    def forget(order: ProgramOrder, submission: object, entries: object) -> Iterator[TaskId]:
         """Order nothing."""
+        return iter(())
 
-    monkeypatch.setattr(Readiness, "_link", forget)
+    monkeypatch.setattr(ProgramOrder, "_conflicting", forget)
     found = [
         finding
         for seed in range(4)
