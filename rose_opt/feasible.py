@@ -6,6 +6,7 @@
     if P is a loop:
       for w in internal(P), for s in splits:         s, interleave v of one group with w of another
         splits: every free loop from P outwards, in chains; without one that fits, P by rows
+        (beyond the paper P by rows is tried after all else where chains fit, too)
       for other movable loops w of internal(parent(P)):             rewire P and w
       for splittable downstream consumers w that are no loops:      split w, rewire
       for other nodes w that are no loops:                          rewire P and w
@@ -21,7 +22,7 @@ Paper: §4.3.2, "Generating alternatives".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rose_opt.graph import Graph, GraphNode
@@ -46,12 +47,14 @@ class Candidate:
         partner: What is to run beside it, w.
         composition: The transforms.
         mismatch_ns: Difference of their durations, delta [ns].
+        extra: Whether the paper, having a temporal split here, would not try it; kept beside its own.
     """
 
     target: str
     partner: str
     composition: Composition
     mismatch_ns: int = 0
+    extra: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +116,34 @@ def free_loops(subject: Subject, target: str) -> tuple[str, ...]:
 def _in_loop(ask: Enumeration, target: str, parent: GraphNode) -> Iterator[Candidate]:
     graph = ask.subject.graph
     counts = range(2, ask.max_groups + 1)
-    splits: list[SpatialSplit | TemporalSplit] = [
+    temporal = [
         TemporalSplit(loop, k)
         for loop in free_loops(ask.subject, target)
         for k in counts
         if ask.free(loop) and k <= (graph.node(loop).count or 0)
     ]
-    if not any(ask.fits(split) for split in splits if isinstance(split, TemporalSplit)):
-        splits += [SpatialSplit(parent.path, k) for k in counts]
-    for partner in graph.children(parent.path):
+    spatial = [SpatialSplit(parent.path, k) for k in counts]
+    enough = any(map(ask.fits, temporal))
+    yield from _split(ask, target, parent, temporal if enough else [*temporal, *spatial])
+    if parent.parent is not None:
+        yield from _beside(ask, target, parent, graph.children(parent.parent))
+    if enough:  # ours: groups of half the rows may share cores where whole chains cannot
+        for candidate in _split(ask, target, parent, spatial):
+            yield replace(candidate, extra=True)
+
+
+def _split(
+    ask: Enumeration,
+    target: str,
+    parent: GraphNode,
+    splits: Sequence[SpatialSplit | TemporalSplit],
+) -> Iterator[Candidate]:
+    """The target of one group beside every node of another, by every split."""
+    for partner in ask.subject.graph.children(parent.path):
         for split in splits:
             if partner.path != target or ask.apart(split, target):
                 composition = (split, Interleave(split.loop), Merge(split.loop))
                 yield Candidate(target, partner.path, composition)
-    if parent.parent is not None:
-        yield from _beside(ask, target, parent, graph.children(parent.parent))
 
 
 def _beside(

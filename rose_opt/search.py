@@ -112,7 +112,8 @@ def candidates(facts: Facts, settings: PlanSettings) -> Candidates:
         ranked = sorted(works, key=lambda candidate: candidate.mismatch_ns)  # stable: ties stay
         best = {candidate.composition: candidate for candidate in reversed(ranked)}
         kept = [c for c in ranked if best[c.composition] is c]
-        found += kept[: settings.max_alternatives]
+        for extra in (False, True):
+            found += [c for c in kept if c.extra is extra][: settings.max_alternatives]
         search.note_dependent(target)
     return Candidates(tuple(found), search.told)
 

@@ -93,9 +93,12 @@ def test_a_target_in_free_loops_tries_chains_nearest_loop_first() -> None:
     graph = hierarchy()
     assert free_loops(batch(graph), "it/o/p/sim.step") == ("it/o/p", "it/o")
     chains = [grouped("split-temporal", loop, 2) for loop in ("it/o/p", "it/o")]
+    by_rows = grouped("split-spatial", "it/o/p", 2)
     assert enumerated(graph, "it/o/p/sim.step") == [
         *(f"{w}: {s}" for w in ("sim.reset", "sim.step", "policy.act") for s in chains),
         *BESIDE,
+        # beyond the paper, after all of its own: by rows as well
+        *(f"{w}: {by_rows}" for w in ("sim.reset", "sim.step", "policy.act")),
     ]
 
 
@@ -178,7 +181,8 @@ def test_chains_are_tried_where_instances_are_allowed() -> None:
     one = candidates(facts(), PlanSettings(cores=4.0, max_groups=2))
     assert [describe(c.composition) for c in one.of(STEP)] == [ROWS]
     two = candidates(facts(), PlanSettings(cores=4.0, max_groups=2, memory=Memory(2)))
-    assert [describe(c.composition) for c in two.of(STEP)] == [CHAINS]
+    assert [describe(c.composition) for c in two.of(STEP)] == [CHAINS, ROWS]
+    assert [c.extra for c in two.of(STEP)] == [False, True]
     assert [describe(c.composition) for c in two.of(UPDATE)] == [
         f"rewire{{node={LEARN} beside={ROLLOUT}}}"
     ]
