@@ -35,7 +35,12 @@ def assert_same_bits(whole: Tensor, halves: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [Config(), Config(task="Reacher-v5", steps=5), Config.policy_heavy()]
+    "config",
+    [
+        Config(),
+        Config(task="Reacher-v5", steps=5),
+        pytest.param(Config.policy_heavy(), marks=pytest.mark.slow),
+    ],
 )
 def test_policy_on_two_threads_equals_its_halves_on_one(config: Config) -> None:
     policy = build(config).policy

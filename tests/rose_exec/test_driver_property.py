@@ -376,6 +376,7 @@ def test_any_program_under_any_plan_and_any_order_of_completion(
     compare(seed, order, monkeypatch)
 
 
+@pytest.mark.slow
 def test_the_programs_reach_every_transform(monkeypatch: pytest.MonkeyPatch) -> None:
     reached = [compare(seed, seed, monkeypatch) for seed in range(40)]
     for wanted in (

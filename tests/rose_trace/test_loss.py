@@ -41,6 +41,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_small_run_of_the_benchmark_loses_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "benchmarks/trace_loss", "--json", "--invocations=8000", "--kills=3"],

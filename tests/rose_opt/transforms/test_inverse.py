@@ -98,6 +98,7 @@ def test_legal_rewrites_of_random_programs_are_taken_back(seed: int) -> None:
         taken_back(composition, subject)
 
 
+@pytest.mark.slow
 def test_the_random_programs_reach_every_transform() -> None:
     seen: set[str] = set()
     for seed in range(30):

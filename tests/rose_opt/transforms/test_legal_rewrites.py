@@ -168,6 +168,7 @@ def test_legal_rewrites_compute_the_same(seed: int) -> None:
     assert mismatches(seed)[1] == 0
 
 
+@pytest.mark.slow
 def test_random_programs_have_legal_rewrites_of_every_kind() -> None:
     seen: set[tuple[str, ...]] = set()
     for seed in range(40):

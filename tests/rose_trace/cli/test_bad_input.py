@@ -216,7 +216,10 @@ def test_a_spoiled_trace(command: str, spoil: Spoil, good: Path, tmp_path: Path)
     [*SPOILED[1:], *UNREADABLE],
     ids=lambda spoil: spoil.__name__,
 )
-@pytest.mark.parametrize("command", BUILDS_FACTS)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=[pytest.mark.slow] if n else []) for n, c in enumerate(BUILDS_FACTS)],
+)
 def test_a_spoiled_table_beside_the_trace(
     command: str, table: str, spoil: Spoil, good: Path
 ) -> None:
