@@ -5,7 +5,7 @@ Paper: §4.3.3 (measurement decides).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rose_opt.contention import TRUSTED, MeasuredContention
 from rose_opt.facts import Facts
@@ -75,10 +75,8 @@ def _shared_device(facts: Facts, chosen: Priced) -> Iterator[str]:
         if v != w and _on_device(facts, v) and _on_device(facts, w) and _apart(facts, chosen, v, w)
     ]
     if pairs:
-        told = [f"{_name(v)} beside {_name(w)}" for v, w in pairs[:_MOST_PAIRS]]
-        more = f" and {len(pairs) - _MOST_PAIRS} more pairs" if len(pairs) > _MOST_PAIRS else ""
         yield (
-            f"Two processes use the GPU at once: {', '.join(told)}{more}. Without an MPS daemon they take turns "
+            f"Two processes use the GPU at once: {_told(pairs)}. Without an MPS daemon they take turns "
             "('rose-exec mps start'), and without a limit one can starve the other: find one with rose_exec.tune, or "
             "train with a guard."
         )
@@ -124,10 +122,8 @@ def _unknown(facts: Facts, chosen: Priced, contention: MeasuredContention) -> It
         if (v, w) not in contention.kappa and (w, v) not in contention.kappa
     ]
     if pairs:
-        told = [f"{_name(v)} beside {_name(w)}" for v, w in pairs[:_MOST_PAIRS]]
-        more = f" and {len(pairs) - _MOST_PAIRS} more pairs" if len(pairs) > _MOST_PAIRS else ""
         yield (
-            f"Not known how much these slow each other down, so taken as not at all: {', '.join(told)}{more}. "
+            f"Not known how much these slow each other down, so taken as not at all: {_told(pairs)}. "
             "Record a run of this plan and pass it with --observed."
         )
 
@@ -159,6 +155,12 @@ def _pairs(tasks: Iterable[str], earlier: str, later: str) -> Iterator[tuple[str
         for w in known:
             if within(v, earlier) and within(w, later):
                 yield v, w
+
+
+def _told(pairs: Sequence[tuple[str, str]]) -> str:
+    told = ", ".join(f"{_name(v)} beside {_name(w)}" for v, w in pairs[:_MOST_PAIRS])
+    more = len(pairs) - _MOST_PAIRS
+    return f"{told} and {more} more pairs" if more > 0 else told
 
 
 def _name(path: str) -> str:
