@@ -143,6 +143,8 @@ def node(
         refreshes: States that get a new value that inherits nothing.
         pure: The node touches no state. Without `pure` and without states, a leaf node conflicts
             with everything and is never moved; a node that only calls other nodes has their accesses.
+            One that calls nodes and declares states of its own does work between its calls: it always
+            runs as one task.
         rows: Row i of every output depends only on row i of the inputs (row axis 0). ``True``: every
             tensor argument whose first axis has the batch's length carries rows; names: only those
             parameters do.
