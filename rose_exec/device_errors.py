@@ -28,7 +28,7 @@ def advice(error: BaseException, path: str) -> str:
             "at a time."
         )
     notes: list[str] = getattr(error, "__notes__", [])
-    if not _lost(error) or any(LOST in note for note in notes):
+    if not is_lost(error) or any(LOST in note for note in notes):
         return ""
     pipe = os.environ.get(MPS_PIPE)
     daemon = f" and look whether the MPS daemon of {pipe} still runs" if pipe else ""
@@ -44,7 +44,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return torch is not None and isinstance(error, torch.OutOfMemoryError)
 
 
-def _lost(error: BaseException) -> bool:
-    return is_device_error(error) or (
-        isinstance(error, RuntimeError) and "CUDA error" in str(error)
-    )
+def is_lost(error: BaseException) -> bool:
+    """Whether a device's context no longer works after an error."""
+    told = isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    return (is_device_error(error) or told) and not is_out_of_memory(error)

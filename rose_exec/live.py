@@ -38,12 +38,13 @@ class LiveProgram:
 
     Attributes:
         notes: What cannot be taken along, and why, by component.
+        constants: States that no iteration changes, by component: saved once, since they may be large.
     """
 
     def __init__(self, boundary: Boundary, before: LiveProgram | None = None) -> None:
         self.boundary = boundary
         self.notes: dict[str, str] = {}
-        self._constants: dict[str, bytes] = {} if before is None else dict(before.constants())
+        self.constants: dict[str, bytes] = {} if before is None else dict(before.constants)
         wanted = {name: m.component for name, m in boundary.members.items() if self._held(name)}
         for name, why in handover.shared(wanted).items():
             self.notes[name] = (
@@ -79,10 +80,6 @@ class LiveProgram:
             if self.boundary.carried(name) and name not in self.notes
         }
 
-    def constants(self) -> Saved:
-        """States of the components that no iteration changes; saved once, since they may be large."""
-        return self._constants
-
     def restore(self, saved: Saved) -> None:
         """Put the components, all of which are here, into saved states."""
         with handover.uninterrupted():
@@ -117,7 +114,7 @@ class LiveProgram:
 
     def _try(self, name: str) -> None:
         changes = self.boundary.carried(name)
-        if not changes and name in self._constants:
+        if not changes and name in self.constants:
             return
         try:
             saved = handover.save(self.members[name].component)
@@ -125,7 +122,7 @@ class LiveProgram:
             self.notes[name] = str(error)
         else:
             if not changes:
-                self._constants[name] = saved
+                self.constants[name] = saved
 
 
 class LiveReplay(GuardedReplay):

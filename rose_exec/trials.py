@@ -205,7 +205,7 @@ class LiveMeasurer:
         live = self.training.program
         assert saved is not None, "there are copies only where states can be saved"
         assert live is not None
-        return {**live.constants(), **saved}
+        return {**live.constants, **saved}
 
     def _no_copies(self, why: str) -> None:
         self.build = None

@@ -67,8 +67,9 @@ class PlanSearch:
 
     def opened(self, plan: Plan) -> Plan | None:
         """The plan with composites opened whose phases could overlap on a device, if there are any."""
-        if opened_plan(plan, self.facts) is not None:
-            return opened_plan(plan, self.facts)
+        opened = opened_plan(plan, self.facts)
+        if opened is not None:
+            return opened
         # Alone, a split of one device's phases gains nothing in a model, and is no part of the plan.
         splits = (
             opened_plan(item.plan, self.facts)

@@ -78,7 +78,7 @@ def install_recorder(resolver: Resolver | None) -> None:
     """Open or close recording for this process."""
     global _recorder, active
     _recorder = resolver
-    active = _onlooker or _executor or _recorder
+    active = _onlooker or behind()
     for watcher in list(_watchers):
         watcher(resolver)
 
@@ -87,14 +87,14 @@ def install_executor(resolver: Resolver | None) -> None:
     """Put an executor in front of the recorder, or take it away."""
     global _executor, active
     _executor = resolver
-    active = _onlooker or _executor or _recorder
+    active = _onlooker or behind()
 
 
 def install_onlooker(resolver: Resolver | None) -> None:
     """Put a resolver that passes everything on in front of all others, or take it away."""
     global _onlooker, active
     _onlooker = resolver
-    active = _onlooker or _executor or _recorder
+    active = _onlooker or behind()
 
 
 def behind() -> Resolver | None:

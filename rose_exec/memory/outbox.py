@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rose_exec.device_errors import is_out_of_memory
 from rose_exec.memory.arena import Arena, Place, chunk_bytes
 from rose_exec.memory.chunk import HOST, Chunk, ChunkId, create_host
 from rose_exec.memory.device import Device
@@ -173,9 +174,7 @@ class Outbox:
         return True
 
     def _refuse(self, device: str, nbytes: int, error: Exception) -> None:
-        torch = sys.modules.get("torch")
-        full = torch is not None and isinstance(error, torch.OutOfMemoryError)
-        if not full and not isinstance(error, OSError):
+        if not is_out_of_memory(error) and not isinstance(error, OSError):
             self._refused.add(device)  # it will not work later either
         if device in self._warned:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from rose_exec import wire
+from rose_exec import streams, wire
 from rose_exec.workers.job import Answer, Job, Residence, isolate
 from rose_exec.workers.lanes import Lanes
 from rose_trace import pytree
@@ -47,16 +47,8 @@ class InlineWorker:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, job: Job) -> Answer:
-        if job.stream is None:
-            return self._answer(job)
-        import torch
-
-        with torch.cuda.stream(job.stream):
-            return self._answer(job)
-
-    def _answer(self, job: Job) -> Answer:
         ordered = not any(wire.unordered(leaf) for leaf in job.leaves)
-        with self._lanes.on(job, ordered):
+        with streams.current(job.stream), self._lanes.on(job, ordered):
             leaves, structure = pytree.flatten(self._residence.execute(job))
             copies = [isolate(leaf) for leaf in leaves]
             return Answer(structure, tuple(map(wire.Object, copies, _ready(copies))))

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rose_exec import wire
+from rose_exec.device_errors import LOST, is_lost
 from rose_exec.memory import Memory, enter
 from rose_exec.native import Native
 from rose_exec.workers.channel import NOTHING, Channel, News
@@ -138,9 +139,9 @@ class _Server:
         except BaseException as error:
             trace = "".join(traceback.format_exception(error)).rstrip()
             error.add_note(f"Raised in worker {self.residence.worker}:\n{trace}")
-            if _lost_device(error):
+            if is_lost(error):
                 error.add_note(
-                    f"Worker {self.residence.worker}: expected a working CUDA context, got one that no longer "
+                    f"Worker {self.residence.worker}: {LOST}, got one that no longer "
                     "works after this error. Close the session and start it again."
                 )
             # What the failed call had on a device is free again for the next one.
@@ -194,13 +195,6 @@ class _Server:
             self.residence.components.clear()
             with contextlib.suppress(RuntimeError):  # of a device that no longer works
                 self.memory.close()
-
-
-def _lost_device(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")
-    if torch is None or isinstance(error, torch.OutOfMemoryError):
-        return False
-    return isinstance(error, RuntimeError) and "CUDA error" in str(error)
 
 
 def _record(settings: Any, worker: str) -> None:
