@@ -219,11 +219,12 @@ def test_a_process_that_is_lost_with_values_on_the_device(order: str) -> None:
 # A daemon that dies ---------------------------------------------------------------------------------
 
 
-def watch_lines(lines: Iterable[str], ready: threading.Event, read: list[str]) -> None:
+def watch_lines(lines: Iterable[str], told: threading.Event, read: list[str]) -> None:
     for line in lines:
         read.append(line.rstrip("\n"))
         if line.startswith("ready"):
-            ready.set()
+            told.set()
+    told.set()  # nothing more will be told
 
 
 def end(pids: Iterable[int]) -> None:
@@ -237,11 +238,12 @@ def end(pids: Iterable[int]) -> None:
 @pytest.mark.parametrize("which", ["server", "daemon and server"])
 def test_a_daemon_that_dies_under_a_running_client(which: str) -> None:
     root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with daemon() as running:
         client = subprocess.Popen(
             [sys.executable, "-m", "tests.gpu.mps_client"],
             cwd=root,
-            env=os.environ | running.environment() | {"PYTHONPATH": root},
+            env=os.environ | running.environment() | {"PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -249,8 +251,8 @@ def test_a_daemon_that_dies_under_a_running_client(which: str) -> None:
         assert client.stdout is not None
         assert client.stderr is not None
         printed: list[str] = []
-        ready = threading.Event()
-        reading = threading.Thread(target=watch_lines, args=(client.stdout, ready, printed))
+        told = threading.Event()
+        reading = threading.Thread(target=watch_lines, args=(client.stdout, told, printed))
         reading.start()
         errors: list[str] = []
         logging = threading.Thread(
@@ -259,7 +261,9 @@ def test_a_daemon_that_dies_under_a_running_client(which: str) -> None:
         logging.start()
         pids = [client.pid]
         try:
-            assert ready.wait(2 * BOUND_S), "\n".join(errors)
+            assert told.wait(2 * BOUND_S), "\n".join(errors)
+            assert printed, "\n".join(errors)
+            assert printed[-1].startswith("ready")
             pids = list(map(int, printed[-1].split()[1:]))
             status = running.status()
             assert status.servers
@@ -278,12 +282,12 @@ def test_a_daemon_that_dies_under_a_running_client(which: str) -> None:
             logging.join(BOUND_S)
             client.stdout.close()
             client.stderr.close()
-    told = json.loads(printed[-1])
-    print(told)
-    assert told["error"], "the training went on without its server"
-    assert told["left"] == []
-    assert "expected a working CUDA context" in told["text"] or "Worker " in told["text"]
-    assert "Raised by iteration/" in told["text"]
+    outcome = json.loads(printed[-1])
+    print(outcome)
+    assert outcome["error"], "the training went on without its server"
+    assert outcome["left"] == []
+    assert "expected a working CUDA context" in outcome["text"] or "Worker " in outcome["text"]
+    assert "Raised by iteration/" in outcome["text"]
     assert not any(psutil.pid_exists(pid) for pid in pids)
     with program():
         native = Program()
