@@ -15,7 +15,14 @@ from hypothesis import settings
 from tests import properties
 
 GOLDEN = Path(__file__).parent / "golden"
-PRELOADED = ["rose_exec.workers.serve", "torch", "tests.rose_exec.worker_requests"]
+# What a worker imports sooner or later; pyarrow takes pandas along with the first rows of a recording.
+PRELOADED = [
+    "rose_exec.workers.serve",
+    "rose_trace.recording",
+    "torch",
+    "pandas",
+    "tests.rose_exec.worker_requests",
+]
 _update = pytest.StashKey[bool]()
 
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from rose_exec.cli import app
 from rose_exec.replay import NativeOrderWarning, Replay, replay
 from rose_opt.plan import Plan, PlanError, PlanRefused
+from tests.main_program import run_natively, run_planned
 from tests.rose_exec import programs
 from tests.rose_exec.observe import observed_plan
 from tests.rose_exec.test_replay import REWIRE, SPLIT, assert_identical, native
@@ -246,10 +247,20 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("script")
-    (folder / "train.py").write_text(SCRIPT)
-    run(folder, "train.py", "plan", "plan.json")
-    return folder
+    path = tmp_path_factory.mktemp("script") / "train.py"
+    path.write_text(SCRIPT)
+    with pytest.raises(SystemExit) as ended:
+        run_natively(path, "plan", str(path.with_name("plan.json")))
+    assert ended.value.code is None
+    return path
+
+
+@pytest.fixture(scope="module")
+def natively(script: Path) -> str:
+    """The values that the script prints without a plan."""
+    values, _, rest = run_natively(script, "go").partition("] ")
+    assert rest == "True ['go']\n"
+    return values
 
 
 def run(folder: Path, *command: str, **environment: str) -> str:
@@ -267,57 +278,54 @@ def run(folder: Path, *command: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def natively(script: Path) -> str:
-    """What the script prints without a plan."""
-    return run(script, "train.py", "go")
-
-
 def test_a_script_with_a_plan_in_its_environment(script: Path, natively: str) -> None:
-    values, _, rest = natively.partition("] ")
-    assert rest == "True ['go']\n"
-    planned = run(script, "train.py", "go", ROSE_PLAN="plan.json")
-    assert planned == f"{values}] False ['go']\n"
+    planned = run(script.parent, "train.py", "go", ROSE_PLAN="plan.json")
+    assert planned == f"{natively}] False ['go']\n"
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param("rose_exec", marks=pytest.mark.slow),  # the order that scripts have
-        "rose_trace",
-        "rose_exec.readiness",
-    ],
-)
-def test_a_plan_in_the_environment_needs_no_order_of_imports(script: Path, first: str) -> None:
-    code = f"import {first}, rose_exec, rose_trace.hooks as h; print(type(h.active).__module__)"
-    assert run(script, "-c", code, ROSE_PLAN="plan.json") == "rose_exec.environment\n"
+def test_a_script_run_by_the_command(script: Path, natively: str) -> None:
+    planned = run_planned(script.with_name("plan.json"), script, "go", "--fast")
+    assert planned == f"{natively}] False ['go', '--fast']\n"
 
 
-def test_a_missing_plan_in_the_environment_is_told_at_the_first_call(script: Path) -> None:
-    code = (
-        "import runpy, sys; sys.argv = ['', 'go']; runpy.run_path('train.py', run_name='__main__')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=script,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "ROSE_PLAN": "none.json"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "PlanError: none.json: expected a plan file, got" in done.stderr
-
-
+@pytest.mark.slow
 def test_a_script_run_by_the_command_line(script: Path, natively: str) -> None:
-    values, _, _ = natively.partition("] ")
     start = "from rose_exec.cli import app; app()"
-    planned = run(script, "-c", start, "run", "plan.json", "train.py", "go", "--fast")
-    assert planned == f"{values}] False ['go', '--fast']\n"
+    planned = run(script.parent, "-c", start, "run", "plan.json", "train.py", "go", "--fast")
+    assert planned == f"{natively}] False ['go', '--fast']\n"
+
+
+PLANNED_FROM_THE_START = """
+import importlib, runpy, sys
+
+for first in {first}:
+    for name in [name for name in sys.modules if name.partition(".")[0].startswith("rose_")]:
+        del sys.modules[name]
+    importlib.import_module(first)
+    import rose_exec, rose_trace.hooks
+    print(first, type(rose_trace.hooks.active).__module__)
+
+from rose_opt.plan import PlanError
+
+sys.argv = ["train.py", "go"]
+try:
+    runpy.run_path("train.py", run_name="__main__")
+except PlanError as error:
+    print(error)
+"""
+
+
+def test_a_plan_in_the_environment_needs_no_order_of_imports_and_is_read_at_the_first_call(
+    script: Path,
+) -> None:
+    orders = ["rose_exec", "rose_trace", "rose_exec.readiness"]
+    code = PLANNED_FROM_THE_START.format(first=orders)
+    *imported, told = run(script.parent, "-c", code, ROSE_PLAN="none.json").splitlines()
+    assert imported == [f"{first} rose_exec.environment" for first in orders]
+    assert told.startswith("none.json: expected a plan file, got")
 
 
 def test_a_plan_that_cannot_be_used_ends_the_command(script: Path) -> None:
-    told = CliRunner().invoke(app, ["run", str(script / "none.json"), str(script / "train.py")])
+    told = CliRunner().invoke(app, ["run", str(script.with_name("none.json")), str(script)])
     assert told.exit_code == 3
     assert "expected a plan file, got" in told.stderr

@@ -36,7 +36,7 @@ def spawned(count: int) -> Generator[list[ProcessWorker]]:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[list[ProcessWorker]]:
-    with spawned(2) as made:
+    with workers(2) as made:
         yield made
 
 

@@ -119,12 +119,12 @@ def test_an_executor_that_breaks_the_order_is_found(monkeypatch: pytest.MonkeyPa
         return iter(())
 
     monkeypatch.setattr(ProgramOrder, "_conflicting", forget)
-    found = [
-        finding
-        for seed in range(4)
-        for finding in check(programs.build, settings=Checks(seed=seed, trials=0)).findings
-    ]
-    assert {finding.kind for finding in found} >= {"inversion"}
+    for seed in range(4):  # until an order shows it
+        found = check(programs.build, settings=Checks(seed=seed, trials=0)).findings
+        if "inversion" in {finding.kind for finding in found}:
+            break
+    else:
+        pytest.fail("no order of completion inverted a pair")
     assert any(
         finding.annotation.startswith("This is a mistake of the executor") for finding in found
     )
