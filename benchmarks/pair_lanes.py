@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from benchmarks.pair_worker import Compare, PairWorker, Run, WorkerGone
-from rose_opt.measure import QuotaLevel, QuotaSearchResult, TrialFailed, search_quota
+from rose_opt.measure import NoiseAware, QuotaLevel, QuotaSearchResult, TrialFailed, search_quota
 
 LEAD_NS = 3_000_000  # until both processes have read what they are told
 RESERVE_S = 45.0  # kept for the sweep over percentages
@@ -128,8 +128,10 @@ class TwoProcesses:
         return self.backbone(level).ask(Compare()) | self.head.ask(Compare())
 
 
-class Replaced:
-    """The process of V, replaced whenever its level changes: what a percentage costs.
+class Started:
+    """A process of V for each level, started when it is first asked for: what a percentage costs.
+
+    All are kept, so that a level and the one it is compared with can take turns.
 
     Args:
         start: Starts a process of a level.
@@ -141,8 +143,7 @@ class Replaced:
     ) -> None:
         self._start = start
         self._left_s = left_s
-        self._now: tuple[QuotaLevel, PairWorker] | None = None
-        self.started = 0
+        self._workers: dict[QuotaLevel, PairWorker] = {}
 
     def __call__(self, level: QuotaLevel) -> PairWorker:
         """The process at a level.
@@ -150,21 +151,30 @@ class Replaced:
         Raises:
             WorkerGone: If there is no time for another one.
         """
-        if self._now is None or self._now[0] != level:
-            if self._left_s() < RESERVE_S:
-                raise WorkerGone(f"A process at {level}: expected time to start it, got none.")
-            self.stop()
-            self.started += 1
-            worker = self._start(level)
-            self._now = (level, worker)
-            worker.ready()
-        return self._now[1]
+        self.begin([level])
+        return self._workers[level].ready()
+
+    def begin(self, levels: Sequence[QuotaLevel]) -> None:
+        """Start the processes of levels that have none, all at once.
+
+        Raises:
+            WorkerGone: If there is no time for another one.
+        """
+        for level in levels:
+            if level not in self._workers:
+                if self._left_s() < RESERVE_S:
+                    raise WorkerGone(f"A process at {level}: expected time to start it, got none.")
+                self._workers[level] = self._start(level)
+
+    @property
+    def count(self) -> int:
+        """Processes so far."""
+        return len(self._workers)
 
     def stop(self) -> None:
-        """End it."""
-        if self._now is not None:
-            worker, self._now = self._now[1], None
-            worker.stop()
+        """End all."""
+        while self._workers:
+            self._workers.popitem()[1].stop()
 
 
 class LiveMeasurer:
@@ -172,7 +182,7 @@ class LiveMeasurer:
 
     Args:
         lanes: Runs a pair.
-        repeats: Pairs per trial, whose median counts, after one that does not.
+        repeats: Pairs whose median is one H(k).
         say: Told what was measured.
     """
 
@@ -188,7 +198,6 @@ class LiveMeasurer:
             TrialFailed: If a process failed.
         """
         try:
-            self.lanes.pair(level)
             taken = [self.lanes.pair(level).pair_ns for _ in range(self.repeats)]
         except WorkerGone as error:
             raise TrialFailed(str(error)) from error
@@ -203,20 +212,24 @@ class LiveMeasurer:
             TrialFailed: If a process failed.
         """
         try:
-            self.lanes.pair(level)
             return sum(self.lanes.pair(level).pair_ns for _ in range(ITERATION_SLOTS))
         except WorkerGone as error:
             raise TrialFailed(str(error)) from error
 
 
 def search(
-    lanes: Lanes, levels: Sequence[QuotaLevel], repeats: int, say: Callable[[str], None]
+    lanes: Lanes,
+    levels: Sequence[QuotaLevel],
+    repeats: int,
+    noise: NoiseAware,
+    say: Callable[[str], None],
 ) -> tuple[QuotaSearchResult, float]:
     """Algorithm 2, live; its result and how long it took [s]."""
     measurer = LiveMeasurer(lanes, repeats, say)
+    lanes.pair(levels[-1])  # the first run of a process is slower
     reference = measurer.iteration_ns(levels[-1])  # m_0: what runs today, before any search
     begin = time.monotonic()
-    result = search_quota(measurer, levels, reference)
+    result = search_quota(measurer, levels, reference, noise=noise)
     return result, time.monotonic() - begin
 
 
@@ -240,6 +253,11 @@ class SweepPoint:
     def pair_ms(self) -> float:
         """Median [ms]."""
         return statistics.median(each.pair_ns for each in self.times) / 1e6
+
+    def beside(self, other: SweepPoint) -> float:
+        """Median ratio to another level's run of the same round."""
+        pairs = zip(self.times, other.times, strict=False)  # the last round may be incomplete
+        return statistics.median(mine.pair_ns / theirs.pair_ns for mine, theirs in pairs)
 
     def told(self) -> dict[str, Any]:
         """For the result."""
@@ -267,7 +285,7 @@ def sweep(
     lanes: Lanes,
     levels: Sequence[QuotaLevel],
     rounds: int,
-    beside: Callable[[], None],
+    beside: Callable[[], object],
     left_s: Callable[[], float],
 ) -> list[SweepPoint]:
     """Run the pair at every level, up and down in turn.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rose_exec.live import LiveReplay
 from rose_exec.trials import LiveMeasurer
-from rose_opt.measure import QuotaLevel, QuotaSearchResult, TrialFailed, search_quota
+from rose_opt.measure import NoiseAware, QuotaLevel, QuotaSearchResult, TrialFailed, search_quota
 from rose_opt.plan import Plan
 
 
@@ -75,7 +75,11 @@ def device_levels() -> Sequence[QuotaLevel]:
 
 
 def measure_opened(
-    measurer: LiveMeasurer, plan: Plan, levels: Sequence[QuotaLevel], reference_ns: int
+    measurer: LiveMeasurer,
+    plan: Plan,
+    levels: Sequence[QuotaLevel],
+    reference_ns: int,
+    noise: NoiseAware | None = None,
 ) -> OpenedTrial:
     """Find the limit of a plan's first lane, all in one session of training.
 
@@ -84,6 +88,7 @@ def measure_opened(
         plan: A plan with lanes.
         levels: Levels of the device.
         reference_ns: A complete iteration of the plan without lanes [ns].
+        noise: How repeated iterations are compared; single ones by default.
 
     Returns:
         The best level and what an iteration takes with it.
@@ -93,7 +98,7 @@ def measure_opened(
     """
     with measurer.session(plan) as session:
         trials = LaneTrials(measurer, plan, levels, session)
-        search = search_quota(trials, levels, reference_ns)
+        search = search_quota(trials, levels, reference_ns, noise=noise)
     taken = search.iteration_ns or search.trials[0].completion_ns
     if taken is None:
         raise TrialFailed(search.reason)

@@ -26,6 +26,7 @@ from rose_opt.measure import (
     GraphSearchResult,
     GraphSearchSettings,
     IterationMeasurer,
+    NoiseAware,
     QuotaLevel,
     QuotaMeasurer,
     QuotaSearchResult,
@@ -71,6 +72,7 @@ class TuneSettings:
         cores: CPU cores the program may use at once [cores]; ``None`` for those of this machine.
         activity: Source of activity for the recording.
         levels: Gives the sizes that a lane may be limited to; those of the GPU by default.
+        noise: How Algorithm 2 compares levels on a machine whose speed drifts; by single runs by default.
         clock: What tells the time [ns].
     """
 
@@ -84,6 +86,7 @@ class TuneSettings:
     cores: float | None = None
     activity: str = "auto"
     levels: Callable[[], Sequence[QuotaLevel]] = device_levels
+    noise: NoiseAware | None = None
     clock: Callable[[], int] = time.perf_counter_ns
 
     def __post_init__(self) -> None:

@@ -167,7 +167,13 @@ class TuningRun:
         if opened is None:
             return
         try:
-            found = measure_opened(measurer, opened, self.settings.levels(), result.iteration_ns)
+            found = measure_opened(
+                measurer,
+                opened,
+                self.settings.levels(),
+                result.iteration_ns,
+                self.settings.noise,
+            )
         except (TrialFailed, QuotaError) as error:
             self.training.notes.append(f"Lanes: not opened: {error}")
             return
@@ -185,7 +191,9 @@ class TuningRun:
             return
         measurer, levels = pair
         reference_ns = self.measured.get(plan.label, result.iteration_ns)
-        found = self.found.quota = search_quota(measurer, levels, reference_ns)
+        found = self.found.quota = search_quota(
+            measurer, levels, reference_ns, noise=self.settings.noise
+        )
         self._log_quota(plan, found)
         limited: Callable[[QuotaLevel], Plan] | None = getattr(measurer, "limited", None)
         if limited is not None and found.changed and found.iteration_ns is not None:

@@ -2,7 +2,7 @@
 
 Coarse steps down from the present level until the pair gets slower, single steps around the best one,
 one complete iteration that decides. The order of trials is the paper's, line by line; `NoiseAware`
-repeats and compares within what repetition scatters.
+compares runs that were made one after the other, so that a machine whose speed drifts misleads nobody.
 
 Does not handle: quotas of several pairs at once (`most_promising` names the one to search).
 
@@ -11,6 +11,7 @@ Paper: §4.4, Alg. 2.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,10 @@ from rose_opt.measure.levels import QuotaLevel
 from rose_opt.measure.protocols import QuotaMeasurer, TrialFailed
 
 COARSE_STEP = 3  # ρ, ours: the ticks of Fig. 15 fit it
+ERROR_OF_MEDIAN = (
+    1.2533 * 1.4826
+)  # of normal noise: from a median deviation, over the root of the count
+TIE = 0.01  # ours: levels this close count as equally fast where runs scatter
 
 Step = Literal["start", "coarse", "fine-down", "fine-up"]
 """Part of the search that asks for a trial."""
@@ -29,13 +34,13 @@ _FINE: tuple[tuple[int, Step], ...] = ((-1, "fine-down"), (1, "fine-up"))
 
 @dataclass(frozen=True, slots=True)
 class NoiseAware:
-    """Compare medians of interleaved repeats, and ignore what scatter explains.
+    """Compare each level with its anchor in turn, by the median of the ratios of neighbouring runs.
 
     Attributes:
-        repeats: Runs per comparison [>= 2].
+        repeats: Runs of each per comparison [>= 2].
     """
 
-    repeats: int = 3  # ours
+    repeats: int = 4  # ours
 
     def __post_init__(self) -> None:
         if self.repeats < 2:
@@ -51,7 +56,8 @@ class QuotaTrial:
     Attributes:
         level: The level.
         step: Part of the search that asked for it.
-        completion_ns: H(k), the median of its samples [ns]; ``None`` if it could not be run.
+        completion_ns: H(k) [ns]; ``None`` if it could not be run. With repeats, its ratio to the level it
+            was compared with, times that one's.
         samples_ns: All its samples [ns].
         reference_ns: H of the level it was compared with, at that moment [ns]; ``None`` for the first.
         slower: Whether it ended its direction of the search.
@@ -78,7 +84,7 @@ class QuotaSearchResult:
         trials: Every level measured, in order.
         reference_iteration_ns: Complete iteration at the level it began with, m_0 [ns].
         iteration_ns: Complete iteration at `best` [ns]; ``None`` if none was needed or possible.
-        scatter: Scatter of repeated runs at the first level, eta [fraction]; 0 without repeats.
+        scatter: Largest standard error of a comparison [fraction]; 0 without repeats.
         reason: Why `level` was kept.
     """
 
@@ -113,7 +119,7 @@ def search_quota(
         reference_iteration_ns: Complete iteration at the first level, m_0 [ns].
         start: Number of the first level, k_0; Q by default.
         coarse_step: Levels per coarse step, rho [>= 2].
-        noise: Repeat and compare within the scatter; the paper's single runs by default.
+        noise: Repeat and compare neighbouring runs; the paper's single runs by default.
 
     Returns:
         The level to keep, with every trial. Of equally good levels it is the largest: the least
@@ -144,7 +150,7 @@ class _Search:
     measurer: QuotaMeasurer
     levels: Sequence[QuotaLevel]
     repeats: int
-    samples: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    completion: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
     trials: list[QuotaTrial] = field(default_factory=list[QuotaTrial])
     scatter: float = 0.0
 
@@ -160,77 +166,85 @@ class _Search:
             best = k
         for direction, step in _FINE:  # Alg. 2, fine search
             k = best + direction  # the anchor stays where the coarse search left it
-            while 1 <= k <= len(self.levels) and k not in self.samples:
+            while 1 <= k <= len(self.levels) and k not in self.completion:
                 if self._slower(k, best, step):
                     break
                 k += direction
 
     def _start(self, k: int) -> bool:
         level = self.levels[k - 1]
-        self.samples[k] = []
         try:
-            self._sample(k, self.repeats)
+            taken = [self._sample(k) for _ in range(self.repeats)]
         except TrialFailed as error:
             self.trials.append(QuotaTrial(level, "start", None, (), None, True, str(error)))
             return False
-        taken = self.samples[k]
-        self.scatter = (max(taken) - min(taken)) / max(statistics.median(taken), 1)
-        self.trials.append(
-            QuotaTrial(level, "start", self._completion(k), tuple(taken), None, False)
-        )
+        found = self.completion[k] = round(statistics.median(taken))
+        self.trials.append(QuotaTrial(level, "start", found, tuple(taken), None, False))
         return True
 
     def _slower(self, k: int, anchor: int, step: Step) -> bool:
         """Measure `k`, and say whether it is slower than the anchor beyond what scatter explains."""
-        self.samples[k] = []
         level = self.levels[k - 1]
-        failed = ""
+        reference = self.completion[anchor]
+        assert reference is not None  # an anchor has been run
+        self.completion[k] = None
         try:
-            for _ in range(self.repeats):
-                self._sample(k, 1)
-                if self.repeats > 1:  # interleaved, so that drift meets both alike
-                    self._sample(anchor, 1)
+            taken, beside = self._beside(k, anchor, reference)
         except TrialFailed as error:
-            self.samples[k] = []
-            failed = str(error)
-        reference = self._completion(anchor)
-        if failed:
-            self.trials.append(QuotaTrial(level, step, None, (), reference, True, failed))
+            self.trials.append(QuotaTrial(level, step, None, (), reference, True, str(error)))
             return True
-        taken = self._completion(k)
-        slower = taken > reference * (1 + self.scatter)
-        self.trials.append(
-            QuotaTrial(level, step, taken, tuple(self.samples[k]), reference, slower)
-        )
+        ratio, margin = _ratio(taken, beside)
+        self.scatter = max(self.scatter, margin)
+        found = self.completion[k] = round(ratio * reference)
+        slower = ratio > 1 + margin
+        self.trials.append(QuotaTrial(level, step, found, tuple(taken), reference, slower))
         return slower
 
-    def _sample(self, k: int, times: int) -> None:
-        for _ in range(times):
-            self.samples[k].append(self.measurer.completion_ns(self.levels[k - 1]))
+    def _beside(self, k: int, anchor: int, reference_ns: int) -> tuple[list[int], list[int]]:
+        """Runs of a level and of its anchor [ns]; with repeats, in turns that drift cancels out of."""
+        if self.repeats == 1:
+            return [self._sample(k)], [reference_ns]
+        both: dict[int, list[int]] = {k: [], anchor: []}
+        for turn in range(self.repeats):
+            for each in (k, anchor) if turn % 2 == 0 else (anchor, k):
+                both[each].append(self._sample(each))
+        return both[k], both[anchor]
 
-    def _completion(self, k: int) -> int:
-        return round(statistics.median(self.samples[k]))
+    def _sample(self, k: int) -> int:
+        return self.measurer.completion_ns(self.levels[k - 1])
 
     def result(self, first: int, reference_iteration_ns: int) -> QuotaSearchResult:
-        """Take the best level, and a complete iteration if it is another one than the first."""
+        """Take the best level, and complete iterations if it is another one than the first."""
         start = self.levels[first - 1]
-        measured = {k: self._completion(k) for k, taken in self.samples.items() if taken}
+        measured = {k: taken for k, taken in self.completion.items() if taken is not None}
         if not measured:
             reason = f"{start} could not be run: {self.trials[0].failed}"
             return self._kept(start, start, reference_iteration_ns, None, reason)
-        least = min(measured.values()) * (1 + self.scatter)
+        least = min(measured.values()) * (1 + (TIE if self.repeats > 1 else 0))
         best = self.levels[max(k for k, taken in measured.items() if taken <= least) - 1]
         if best == start:  # k* = k0: q0 stays, with no validation run
             reason = f"no level completes the pair sooner than {start}"
             return self._kept(start, start, reference_iteration_ns, None, reason)
         try:
-            iteration = self.measurer.iteration_ns(best)
+            iteration, reference = self._validated(best, start, reference_iteration_ns)
         except TrialFailed as error:
             reason = f"{best} could not run a complete iteration: {error}"
             return self._kept(start, best, reference_iteration_ns, None, reason)
-        told = f"{iteration / 1e6:.1f} ms per iteration at {best}, {reference_iteration_ns / 1e6:.1f} at {start}"
-        kept = best if iteration < reference_iteration_ns else start
-        return self._kept(kept, best, reference_iteration_ns, iteration, told, start)
+        told = f"{iteration / 1e6:.1f} ms per iteration at {best}, {reference / 1e6:.1f} at {start}"
+        kept = best if iteration < reference else start
+        return self._kept(kept, best, reference, iteration, told, start)
+
+    def _validated(self, best: QuotaLevel, start: QuotaLevel, reference_ns: int) -> tuple[int, int]:
+        """Complete iterations at both levels [ns]; with repeats, in turn."""
+        if self.repeats == 1:
+            return self.measurer.iteration_ns(best), reference_ns
+        both = [
+            (self.measurer.iteration_ns(best), self.measurer.iteration_ns(start))
+            for _ in range(self.repeats)
+        ]
+        reference = round(statistics.median(at_start for _, at_start in both))
+        ratio, _ = _ratio(*zip(*both, strict=True))
+        return round(reference * ratio), reference
 
     def _kept(
         self,
@@ -251,3 +265,11 @@ class _Search:
             self.scatter,
             reason,
         )
+
+
+def _ratio(taken: Sequence[int], beside: Sequence[int]) -> tuple[float, float]:
+    """Median ratio of neighbouring runs, and its standard error from their median deviation [fractions]."""
+    ratios = [a / max(b, 1) for a, b in zip(taken, beside, strict=True)]
+    middle = statistics.median(ratios)
+    deviation = statistics.median(abs(ratio - middle) for ratio in ratios)
+    return middle, ERROR_OF_MEDIAN * deviation / math.sqrt(len(ratios))

@@ -258,37 +258,61 @@ def noisy(exact: Callable[[int], float], scatter: float, seed: int) -> Callable[
 
 
 def test_repeats_are_interleaved_with_the_anchor() -> None:
-    table = Table(valley(7))
+    table = Table(valley(7), iteration=lambda k: k)
     found = search_quota(table, levels(10), SECOND, noise=NoiseAware(2))
-    assert table.asked[:10] == [10, 10, 7, 10, 7, 10, 4, 7, 4, 7]
+    assert table.asked[:10] == [10, 10, 7, 10, 10, 7, 4, 7, 7, 4]
     assert found.scatter == 0.0
     assert found.trials[1].samples_ns == (100 * SECOND,) * 2
 
 
 def test_a_bump_within_the_scatter_does_not_end_the_search() -> None:
-    # Runs of the first level scatter by 4 %; the bump at 7 is 1 %.
-    samples = iter([5.0, 5.2, 5.1])
-    times = {7: 5.15, 4: 3.0, 1: 6.0, 3: 4.0, 5: 4.0}
+    # The bump at 7 is 1 %, but what its runs differ by is more.
+    bump = iter([5.15, 4.95, 5.45])
+    times = {10: 5.1, 4: 3.0, 1: 6.0, 3: 4.0, 5: 4.0}
 
     def completion(k: int) -> float:
-        return next(samples, 5.1) if k == 10 else times.get(k, 9.0)
+        return next(bump) if k == 7 and len(table.asked) < 9 else ({7: 5.15} | times).get(k, 9.0)
 
-    found = search_quota(Table(completion), levels(10), SECOND, noise=NoiseAware(3))
-    assert found.scatter == pytest.approx(0.2 / 5.1)
+    table = Table(completion)
+    found = search_quota(table, levels(10), SECOND, noise=NoiseAware(3))
+    assert found.scatter > 0.01
     assert [t.level.k for t in found.trials[:4]] == [10, 7, 4, 1]
     assert found.best.k == 4
-    plain, _ = run(listed({10: 5.1} | times), 10)
+    plain, _ = run(listed({7: 5.15} | times), 10)
     assert plain.best.k == 10
 
 
-def test_levels_that_scatter_cannot_tell_apart_are_ties() -> None:
-    samples = iter([10.0, 10.5])
+def test_levels_that_differ_by_less_than_a_percent_are_ties_where_runs_scatter() -> None:
+    times = {10: 10.0, 7: 9.95, 4: 20.0}
+    found = search_quota(Table(listed(times, 20.0)), levels(10), SECOND, noise=NoiseAware(2))
+    assert found.best.k == 10
+    plain, _ = run(listed(times, 20.0), 10)
+    assert plain.best.k == 7
 
-    def completion(k: int) -> float:
-        return next(samples, 10.2) if k == 10 else {7: 10.1, 4: 20.0}.get(k, 20.0)
 
-    found = search_quota(Table(completion), levels(10), SECOND, noise=NoiseAware(2))
-    assert found.best.k == 10  # 7 is faster by less than runs of 10 differ
+def test_a_machine_that_gets_slower_meanwhile_hides_nothing() -> None:
+    exact = valley(4)
+
+    def drifting(k: int) -> float:
+        return exact(k) * 1.04 ** len(table.asked)  # 4 % slower with every run
+
+    table = Table(drifting)
+    found = search_quota(table, levels(10), SECOND, noise=NoiseAware(4))
+    assert found.best.k == 4
+    table = Table(drifting)
+    assert search_quota(table, levels(10), SECOND).best.k == 10
+
+
+def test_complete_iterations_decide_in_turn() -> None:
+    iterations = iter(
+        [90, 100, 130, 150, 88, 100]
+    )  # best and start, three times, on a machine that drifts
+    table = Table(valley(7, 5, 5), iteration=lambda k: next(iterations))
+    found = search_quota(table, levels(10), 95, noise=NoiseAware(3))
+    assert table.validated == [7, 10] * 3
+    assert found.level.k == 7
+    assert found.iteration_ns == 88  # the median of 90, 130 / 150 and 88 %
+    assert found.reference_iteration_ns == 100
 
 
 def test_repeats_find_the_valley_more_often_than_single_runs() -> None:
