@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import multiprocessing
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -77,6 +80,30 @@ class Golden:
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compare text with a golden file: `golden.check("facts/loop.txt", text)`."""
     return Golden(GOLDEN, update=request.config.stash[_update])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_set_ups(pytestconfig: pytest.Config) -> Generator[None]:
+    """Build each command's parser once, and open databases with one thread: their tables are small here.
+
+    With --slow databases have all the threads that they take by themselves.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "typer.testing" in sys.modules:
+            import typer.testing
+
+            built = functools.cache(typer.main.get_command)
+            patch.setattr(typer.testing, "_get_command", built)
+        if "duckdb" in sys.modules and not pytestconfig.getoption("--slow"):
+            import duckdb
+
+            connect = duckdb.connect
+
+            def on_one_thread(*args: Any, config: dict[str, Any], **kwargs: Any) -> Any:
+                return connect(*args, config={**config, "threads": 1}, **kwargs)
+
+            patch.setattr(duckdb, "connect", on_one_thread)
+        yield
 
 
 @pytest.fixture(scope="module")

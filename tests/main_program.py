@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from rose_exec import environment
 from rose_exec.cli import app
+from rose_exec.environment import PLAN_VARIABLE
 from rose_trace import hooks
 from rose_trace.component import program
 
@@ -32,8 +32,8 @@ def run_planned(plan: Path, script: Path, *arguments: str) -> str:
     """Run a script by `rose-exec run plan script arguments`; what ends with the process ends here."""
     at_exit: list[Callable[[], None]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "atexit", SimpleNamespace(register=at_exit.append))
-        patch.setenv(environment.PLAN_VARIABLE, "")
+        patch.setattr("rose_exec.environment.atexit", SimpleNamespace(register=at_exit.append))
+        patch.setenv(PLAN_VARIABLE, "")
         patch.setattr(sys, "argv", sys.argv)
         patch.setattr(sys, "path", [*sys.path])
         try:
