@@ -12,6 +12,7 @@ from rose_exec import code, wire
 from rose_exec.chains import Chains
 from rose_exec.native import Native
 from rose_exec.placement import INLINE, Home, Placement
+from rose_exec.private_copies import PrivateCopies
 from rose_exec.readiness import MAIN, Position
 from rose_exec.refs import Output, Result, concrete, defer, describe, value_of
 from rose_exec.revival import Revival
@@ -101,17 +102,29 @@ class Calls:
     def reread(self) -> None:
         """Take accesses from the code that is loaded by now, and what follows from them."""
         self._accesses_of = functools.cache(functools.partial(code.accesses, self._plan))
-        self.chains = Chains(self._plan, self._accesses_of)
+        self.private = PrivateCopies(self._placement, self._accesses_of)
+        """Copies of components for their readers."""
+        self.chains = Chains(self._plan, self.private.accesses_of)
         """Instances of states that a temporal split replicates."""
         self.reserved = functools.cache(self._reserved)
-        """What anything below a path may touch: the reservation of a branch."""
+        """What anything below a path may touch."""
+        self._reservation = functools.cache(self._reserved_with_copies)
         self.whole = functools.cache(self._whole)
         """Whether a composite, by path, is one task."""
         self._state_of = functools.cache(self._read_of)
 
     def announced(self, path: str, chain: int | None) -> AccessSet:
         """What a branch may touch, each state on its instance."""
-        return self.chains.bound(self.reserved(path), chain)
+        return self.chains.bound(self._reservation(path), chain)
+
+    def copy(self, here: Scope, path: str) -> None:
+        """Copy what the node at `path` reads privately, before `here` calls it."""
+        if path in self.private.readers:
+            self.private.tasks(self._tasks, here, path)
+
+    def _reserved_with_copies(self, path: str) -> AccessSet:
+        private = self.private
+        return subtree_accesses(private.hierarchy, path, private.accesses_of)
 
     def _reserved(self, path: str) -> AccessSet:
         return subtree_accesses(self._plan, path, self._accesses_of)
@@ -193,7 +206,8 @@ class Calls:
             expected = with_rows(expected, self._batches, len(target.rows))
         cores = self._plan.core_demand.get(path, 1.0)
         values = [value_of(leaf) for leaf in leaves]
-        access = self.chains.bound(job.allowed, self.chains.chain(here))
+        touched = self.private.preparations.bound(path, job.allowed)
+        access = self.chains.bound(touched, self.chains.chain(here))
         return Task(
             job,
             values,
@@ -212,6 +226,9 @@ class Calls:
         if call.instance is None:
             return [_Target(INLINE, "", here.rows, here.frame.group)]
         home = self._home(call.instance, args[0])
+        private = self.private.place(call.instance.name, call.path)
+        if private is not None:
+            return [_Target(*private, here.rows, here.frame.group)]
         if home.shards > 1 and here.rows is None:
             ranges = home.ranges(self._batch(call.path))
             pairs = zip(home.residents, ranges, strict=True)

@@ -87,6 +87,7 @@ class Driver:
         name = node.full_name(instance)
         path = here.frame.child_path(name)
         planned = self._nodes.get(path)
+        self._calls.copy(here, path)
         position, ordinal = here.next_position(), here.frame.next_ordinal(name)
         call = Call(here, node, instance, path, name, position, ordinal)
         if node.is_async or node.is_generator:
@@ -103,6 +104,7 @@ class Driver:
         if here is None:
             return self._root(None, True, lambda: self.run_loop(loop, carry, items))
         path = here.frame.child_path(loop.full_name(loop.instance))
+        self._calls.copy(here, path)
         position = here.next_position()
         if not self.serial and not here.handles:
             items, alone = self._fetched(here, position, items)

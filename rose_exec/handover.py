@@ -41,8 +41,7 @@ def save(component: Any) -> bytes:
     Raises:
         NotCarried: If it cannot be told apart from what others hold, or cannot be pickled.
     """
-    offered = _offered(component)
-    value = component.snapshot() if offered else _attributes(component)
+    value, offered = held(component)
     seen = _Seen(type(component).__name__)
     try:
         seen.dumps(value)
@@ -68,10 +67,35 @@ def load(component: Any, data: bytes) -> None:
     offered, value, graded, grads = _loads(data)
     for tensor, grad in zip(graded, grads, strict=True):
         tensor.grad = grad
+    restore(component, offered, value)
+
+
+def held(component: Any) -> tuple[Any, bool]:
+    """What a component's state is, and whether its class says so itself."""
+    offered = _offered(component)
+    return (component.snapshot() if offered else _attributes(component)), offered
+
+
+def restore(component: Any, offered: bool, value: Any) -> None:
+    """Give a component of the same class what `held` told of another."""
     if offered:
         component.restore(value)
-        return
-    put_back(component, value)
+    else:
+        put_back(component, value)
+
+
+def refuse_component(obj: Any, holder: str = "A component") -> None:
+    """Stop where a component is inside another: a copy of one would be one too many.
+
+    Raises:
+        NotCarried: If `obj` is a component.
+    """
+    if INSTANCE in getattr(obj, "__dict__", ()):
+        inside: Any = getattr(obj, INSTANCE)
+        raise NotCarried(
+            f"{holder}: expected attributes of its own, got component {inside.name} inside. "
+            "Give the class snapshot() and restore(value)."
+        )
 
 
 def take_away(component: Any) -> dict[str, Any]:
@@ -192,14 +216,10 @@ class _Seen:
             self._note_tensor(obj)
         elif isinstance(obj, np.ndarray):
             self._note_array(obj)  # pyright: ignore[reportUnknownArgumentType]
-        elif INSTANCE in getattr(obj, "__dict__", ()):
-            inside: Any = getattr(obj, INSTANCE)
-            raise NotCarried(
-                f"{self.name}: expected attributes of its own, got component {inside.name} inside. "
-                "Give the class snapshot() and restore(value)."
-            )
-        elif getattr(obj, "__dict__", None) and not _frozen(obj):
-            self._mark(id(obj), type(obj).__name__)
+        else:
+            refuse_component(obj, self.name)
+            if getattr(obj, "__dict__", None) and not _frozen(obj):
+                self._mark(id(obj), type(obj).__name__)
         self._alive.append(obj)
 
     def _note_tensor(self, tensor: Any) -> None:

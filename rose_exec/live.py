@@ -194,6 +194,10 @@ class LiveReplay(GuardedReplay):
             with handover.uninterrupted():
                 for name in _placed(self.plan):
                     self._move(name)
+                for name in _copied(self.plan) - _placed(self.plan).keys():
+                    member = self._live.members.get(name)
+                    if member is not None:
+                        self._placement.adopt(member.instance, member.component)
         finally:
             generators.restore(drawn)
 
@@ -268,8 +272,16 @@ def _placed(plan: Plan) -> dict[str, int]:
     pieces: dict[str, int] = {}
     for spec in plan.workers:
         for resident in spec.residents if spec.kind == "process" else ():
+            if resident.private:  # a further instance: the component itself stays where it is
+                continue
             pieces[resident.component] = pieces.get(resident.component, 0) + 1
     return pieces
+
+
+def _copied(plan: Plan) -> set[str]:
+    """Components of which a plan keeps private copies."""
+    residents = (resident for spec in plan.workers for resident in spec.residents)
+    return {resident.component for resident in residents if resident.private}
 
 
 def _drawn(plan: Plan, component: str) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rose_exec import snapshot
 from rose_exec.conductor import Conductor
+from rose_exec.handover import NotCarried
 from rose_exec.quota.mps import client_environment
 from rose_exec.workers import InlineWorker, ProcessWorker, Worker
 from rose_opt.plan import Plan, PlanRefused, Resident, WorkerSpec
@@ -96,7 +98,8 @@ class Placement:
                             resident.shards,
                             self.drawn[key],
                         ).result()
-                        again.append((instance.name, spec.name))
+                        if not resident.private:  # a copy is made anew before it is read
+                            again.append((instance.name, spec.name))
         return again
 
     def _process(self, spec: WorkerSpec) -> ProcessWorker:
@@ -131,18 +134,12 @@ class Placement:
             PlanRefused: If it cannot be built there without changing the program.
         """
         hosts = self._hosts(instance.name)
+        before = generators.capture()
         if not hosts:
             self._inline(instance, component)
+            self._build_private(instance, component, before)
             return
-        for value in (*instance.args, *instance.kwargs.values()):
-            other = instance_of(value)
-            if other is not None:
-                raise PlanRefused(
-                    f"Component {instance.name}: expected constructor arguments that can be sent to a worker, got "
-                    f"component {other.name}. Pass its configuration, or name what they share as one absolute state "
-                    "and plan again."
-                )
-        before = generators.capture()
+        _sendable(instance)
         futures = [
             (resident, worker.build(str(resident), instance, resident.shard, resident.shards))
             for worker, resident in hosts
@@ -160,6 +157,7 @@ class Placement:
         instance.home = Home(residents, True, hosts[0][1].replicas)
         self.homes[id(instance)] = instance, instance.home
         self.drawn[id(instance)] = before
+        self._build_private(instance, None, before)
 
     def adopt(self, instance: Instance, component: Any) -> Home:
         """Take in a component that was built before the replay began: whole, in this process.
@@ -179,7 +177,38 @@ class Placement:
         worker.adopt(resident, component)
         home = Home([(INLINE, resident)], False)
         self.homes[id(instance)] = instance, home
+        self._build_private(instance, component, generators.capture())
         return home
+
+    def _build_private(self, instance: Instance, component: Any, before: generators.State) -> None:
+        """Build the private instances that readers of a component have, as the component was built.
+
+        Args:
+            instance: The construction.
+            component: The component where it lives in this process, else ``None``.
+            before: Generators before it was built.
+
+        Raises:
+            PlanRefused: If it cannot be copied there.
+        """
+        hosts = self._hosts(instance.name, private=True)
+        if not hosts:
+            return
+        _sendable(instance)
+        if component is not None:
+            try:
+                snapshot.taken(component)
+            except NotCarried as error:
+                raise PlanRefused(
+                    f"Component {instance.name}: expected a component that can be copied for "
+                    f"{hosts[0][1].private}, got one that cannot. {error}"
+                ) from error
+        after = generators.capture()
+        for worker, resident in hosts:
+            generators.restore(before)
+            worker.build(str(resident), instance, 0, 1).result()
+        generators.restore(after)
+        self.drawn[id(instance)] = before
 
     def _inline(self, instance: Instance, component: Any) -> None:
         worker = self.workers[INLINE]
@@ -187,12 +216,30 @@ class Placement:
         worker.build(instance.name, instance, component)
         self.homes[id(instance)] = instance, Home([(INLINE, instance.name)], False)
 
-    def _hosts(self, name: str) -> list[tuple[ProcessWorker, Resident]]:
+    def _hosts(self, name: str, *, private: bool = False) -> list[tuple[ProcessWorker, Resident]]:
         hosts: list[tuple[ProcessWorker, Resident]] = []
         for spec in self.plan.workers:
             worker = self.workers.get(spec.name)
             if isinstance(worker, ProcessWorker):
                 hosts += [
-                    (worker, resident) for resident in spec.residents if resident.component == name
+                    (worker, resident)
+                    for resident in spec.residents
+                    if resident.component == name and bool(resident.private) == private
                 ]
         return sorted(hosts, key=lambda item: (item[1].shard, item[1].replica))
+
+
+def _sendable(instance: Instance) -> None:
+    """Stop where a component cannot be built in another process.
+
+    Raises:
+        PlanRefused: If its constructor takes another component.
+    """
+    for value in (*instance.args, *instance.kwargs.values()):
+        other = instance_of(value)
+        if other is not None:
+            raise PlanRefused(
+                f"Component {instance.name}: expected constructor arguments that can be sent to a worker, got "
+                f"component {other.name}. Pass its configuration, or name what they share as one absolute state "
+                "and plan again."
+            )

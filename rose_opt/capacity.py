@@ -59,7 +59,7 @@ def lane_refusal(
 
     def lanes(path: str, group: int) -> set[str]:
         leaves = facts.graph.leaves(path)
-        return {workers.worker(leaf.component or "", group) for leaf in leaves}
+        return {workers.worker(leaf.component or "", group, leaf.path) for leaf in leaves}
 
     shared = lanes(target, 0) & lanes(partner, 1)
     if not shared:

@@ -90,8 +90,9 @@ def schedule_chains(
     for index in range(count):  # program order: iteration by iteration
         group = index % groups
         for piece in body:
-            worker = GLUE if piece.path == GLUE else workers.worker(piece.component, group)
-            remote = piece.path != GLUE and workers.remote(piece.component)
+            glue = piece.path == GLUE
+            worker = GLUE if glue else workers.worker(piece.component, group, piece.path)
+            remote = not glue and workers.remote(piece.component, piece.path)
             handed = round(settings.dispatch_ns * piece.calls) if remote else 0
             after = (last[group],) if group in last else ()
             last[group] = len(tasks)
@@ -106,7 +107,7 @@ def schedule_chains(
     longest = -(-count // groups) * one
     bound = max(longest, *load.values(), round(core_ns / cores))
     peak = sum(
-        max(p.cores for p in body if workers.worker(p.component, group) == worker)
+        max(p.cores for p in body if workers.worker(p.component, group, p.path) == worker)
         for worker, group in _lanes(body, workers, groups)
     )
     return ChainSchedule(loop, groups, duration, min(bound, duration), core_ns, min(peak, cores))
@@ -116,7 +117,7 @@ def _lanes(body: tuple[_Piece, ...], workers: Workers, groups: int) -> Iterator[
     seen: set[str] = set()
     for group in range(groups):
         for piece in body:
-            worker = workers.worker(piece.component, group)
+            worker = workers.worker(piece.component, group, piece.path)
             if worker not in seen and piece.path != GLUE:
                 seen.add(worker)
                 yield worker, group

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from rose_opt.chains import ChainSchedule
 from rose_opt.contention import contention_between
+from rose_opt.copying import CopyCost, copy_cost
 from rose_opt.dispatch import activities_ns
 from rose_opt.facts import Facts
 from rose_opt.graph import within
 from rose_opt.kernel import Kernel
 from rose_opt.phases import calls_per_run, recorded_ns, runs_whole, steps
 from rose_opt.placement import INLINE, Workers
-from rose_opt.plan import between
+from rose_opt.plan import PrivateCopy, between
 from rose_opt.schedule import Capacity, Mode
 from rose_opt.schedule.activities import Activity, FlatProblem, Predecessor
 from rose_opt.schedule.flat import solve_flat
@@ -89,13 +90,14 @@ class Pricing:
             if child.path not in passed:
                 calls = calls_per_run(facts, child.path, path)
                 recorded = native_mode(facts, child.path, self.cores).duration_ns
-                change += calls * (self.duration_ns(child.path) - recorded)
+                copied = sum(cost.save_ns + cost.load_ns for _, cost in self._copies(child.path))
+                change += calls * (copied + self.duration_ns(child.path) - recorded)
         return native + per_call * change
 
     def _unit_ns(self, path: str, component: str, native_ns: int) -> float:
         """A task outside any split: as recorded, or on all shards side by side."""
         if component not in self.workers.shards:
-            remote = self.workers.remote(component)
+            remote = self.workers.remote(component, path)
             return native_ns + (self.settings.dispatch_ns if remote else 0)
         shards = self.workers.shards[component]
         best = shard_mode(self.facts, path, shards, self.cores)
@@ -143,6 +145,15 @@ class Pricing:
             before = list(main_last)
             before += [ends[b][-1] for b in ends if b in branches and b not in beside[path]]
             names: list[str] = []
+            for copy, cost in self._copies(path):
+                saved, loaded = f"{copy.label}#save", f"{copy.label}#load"
+                home = self.workers.worker(copy.component)
+                waits = tuple(map(Predecessor, before))
+                yield Activity(saved, (home,), (Mode(cost.save_ns, cores=1.0),), waits)
+                waits = (Predecessor(saved),)
+                yield Activity(loaded, (copy.label,), (Mode(cost.load_ns, cores=1.0),), waits)
+                main_last = [saved]  # what writes the state waits for that
+                before = [*before, loaded]
             for name, index, mode, workers in self._pieces(path):
                 waits = [names[-1]] if names else before
                 waits = [*waits, *self._needed(path, index, ends)]
@@ -152,6 +163,15 @@ class Pricing:
             ends[path] = self._iteration_ends(path, names)
             if path not in branches:
                 main_last = [names[-1]]
+
+    def _copies(self, path: str) -> Iterator[tuple[PrivateCopy, CopyCost]]:
+        """What is copied right before a node starts, and what that costs."""
+        for copy in self.workers.copies:
+            if copy.readers == path:
+                yield (
+                    copy,
+                    copy_cost(self.facts, self.settings.memory, self.settings.dispatch_ns, copy),
+                )
 
     def _beside(self, region: tuple[str, ...]) -> dict[str, frozenset[str]]:
         """Branches that each sibling need not wait for."""
@@ -210,7 +230,9 @@ class Pricing:
             shards = self.workers.shards.get(component, 1)
             if any(within(leaf.path, loop) for loop in self.chains):
                 shards = self.workers.replicas.get(component, 1)
-            result.update(self.workers.worker(component, shard) for shard in range(shards))
+            result.update(
+                self.workers.worker(component, shard, leaf.path) for shard in range(shards)
+            )
         return frozenset(result or {INLINE})
 
     def _iteration_ends(self, path: str, names: list[str]) -> list[str]:

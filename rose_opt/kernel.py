@@ -160,7 +160,7 @@ def solve_kernel(
         found = grouped_ways(facts, unit.path, groups, sharded, cores, settings.bits)
         if not found.modes:
             return rows_differ(unit.path, loop, groups)
-        extra = settings.dispatch_ns if workers.remote(unit.component) else 0
+        extra = settings.dispatch_ns if workers.remote(unit.component, unit.path) else 0
         modes = tuple(
             replace(mode, duration_ns=max(round(mode.duration_ns * unit.calls) + extra, 1))
             for mode in found.modes
@@ -171,7 +171,12 @@ def solve_kernel(
     glue = (Mode(glue_ns, label=GLUE),) if glue_ns else ()
     chains = tuple(
         tuple(
-            Phase(unit.path, workers.worker(unit.component, group), ways[unit.path].modes, group)
+            Phase(
+                unit.path,
+                workers.worker(unit.component, group, unit.path),
+                ways[unit.path].modes,
+                group,
+            )
             for unit in body
         )
         + ((Phase(GLUE, GLUE, glue, group),) if glue else ())

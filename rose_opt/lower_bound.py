@@ -19,12 +19,13 @@ from rose_opt.facts import Facts
 from rose_opt.graph import GraphNode, within
 from rose_opt.phases import steps, tasks_of
 from rose_opt.placement import INLINE
-from rose_opt.plan import Plan
+from rose_opt.plan import Plan, Preparations, copy_of
 from rose_opt.schedule import Capacity, Mode
 from rose_opt.schedule.bounds import PhaseClass, corun_ns
 from rose_opt.schedule.model import Kappa
 from rose_opt.schedule.task_bounds import Demand, TaskBounds, task_bounds
 from rose_opt.settings import PlanSettings
+from rose_opt.simulator.engine import Task
 from rose_opt.simulator.program import SUPPORTED, unroll
 from rose_opt.ways import grouped_ways, native_iteration_ns, native_mode, shard_mode
 
@@ -94,17 +95,21 @@ class LowerBound:
             if key not in known:
                 # What the plan chose is among the ways, whatever the bits that are asked for now.
                 planned = Mode(max(int(task.solo_ns), 1), cores=min(task.cores, self.cores))
-                handed = self._handed_ns(plan, task.workers[0])
-                modes = (planned, *self._ways(plan, task.name, handed))
-                # A node that not every run of its caller calls counts with its mean.
-                homes = self._homes(plan, self.facts.graph.node(task.name))
-                often = min(sum(share for _, share in homes) / unrolled[task.name], 1.0)
-                known[key] = tuple(
-                    replace(mode, duration_ns=max(int(mode.duration_ns * often), 1))
-                    for mode in modes
-                )
+                known[key] = (planned,)
+                if task.name in self.facts.graph:  # else it makes a copy
+                    known[key] = self._demanded(plan, task, planned, unrolled[task.name])
             demands.append(Demand(task.name, task.workers, known[key], task.after))
         return demands
+
+    def _demanded(self, plan: Plan, task: Task, planned: Mode, times: int) -> tuple[Mode, ...]:
+        """Ways of running a task; a node that not every run of its caller calls counts with its mean."""
+        handed = self._handed_ns(plan, task.workers[0])
+        homes = self._homes(plan, self.facts.graph.node(task.name))
+        often = min(sum(share for _, share in homes) / times, 1.0)
+        return tuple(
+            replace(mode, duration_ns=max(int(mode.duration_ns * often), 1))
+            for mode in (planned, *self._ways(plan, task.name, handed))
+        )
 
     def _by_amounts(self, plan: Plan) -> Bound:
         """Work by worker and cores, shared out as well as can be."""
@@ -152,11 +157,14 @@ class LowerBound:
         calls = self._calls(node.path)
         loops = [*plan.splits().items(), *plan.chains().items()]
         groups = next((k for loop, k in loops if within(node.path, loop)), 1)
+        copies = Preparations.of(plan.transforms).copies(plan.hierarchy)
+        copy = copy_of(copies, node.component or "", node.path)
+        private = "" if copy is None else copy.readers
         workers = [
             worker.name
             for worker in plan.workers
             for resident in worker.residents
-            if resident.component == node.component
+            if resident.component == node.component and resident.private == private
         ] or [INLINE]
         chained = next((loop for loop in plan.chains() if within(node.path, loop)), None)
         if len(workers) == 1:

@@ -8,26 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rose_opt.contention import TRUSTED, MeasuredContention
+from rose_opt.copying import copy_cost
 from rose_opt.facts import Facts
 from rose_opt.graph import within
 from rose_opt.kernel import GLUE
 from rose_opt.phases import recorded_ns, tasks_of
 from rose_opt.pricing import Priced
 from rose_opt.reasons import milliseconds
-from rose_opt.transforms import Rewire
+from rose_opt.settings import PlanSettings
+from rose_opt.transforms import CopyOnBind, Rewire
 from rose_opt.ways import whole_probe
 
 _UNSTEADY = 1.5  # ours: ratio of two measurements of one node that cannot both be right
 _MOST_PAIRS = 4  # ours: pairs told in one note
 
 
-def notes(facts: Facts, chosen: Priced, contention: MeasuredContention) -> Iterator[str]:
+def notes(
+    facts: Facts, chosen: Priced, contention: MeasuredContention, settings: PlanSettings
+) -> Iterator[str]:
     """Notes on a plan.
 
     Args:
         facts: What the trace says.
         chosen: The composition of the plan.
         contention: What was measured.
+        settings: Settings of the search.
 
     Yields:
         Sentences, the most important ones first.
@@ -46,6 +51,7 @@ def notes(facts: Facts, chosen: Priced, contention: MeasuredContention) -> Itera
                 "rows were not compared with the whole batch. Run rose_exec.probe for measured "
                 "durations."
             )
+    yield from _copies(facts, chosen, settings)
     yield from _shared_device(facts, chosen)
     yield from _contention(contention)
     yield from _unknown(facts, chosen, contention)
@@ -65,6 +71,24 @@ def _unsteady(facts: Facts) -> Iterator[str]:
                 f"{milliseconds(probed.duration_ns)} when probed: the machine was busy with something "
                 "else during one of them. The probe is used; record again on a quiet machine."
             )
+
+
+def _copies(facts: Facts, chosen: Priced, settings: PlanSettings) -> Iterator[str]:
+    """What is copied, so that somebody may write while others read."""
+    for copy in chosen.workers.copies:
+        cost = copy_cost(facts, settings.memory, settings.dispatch_ns, copy)
+        taken = milliseconds(cost.save_ns + cost.load_ns)
+        size = f"{cost.total_bytes / 1e6:.1f} MB" if cost.known else "not known how large"
+        yield (
+            f"{copy.component} is copied each time that {copy.readers} starts, so that {', '.join(copy.states)} may "
+            f"be written meanwhile: {size}, taken to need {taken}."
+        )
+    storages = sorted(t.state for t in chosen.composition if isinstance(t, CopyOnBind))
+    if storages:
+        yield (
+            f"Values in {', '.join(storages)} are handed on as copies, as all results are; their storage may be filled "
+            "again before they are used."
+        )
 
 
 def _shared_device(facts: Facts, chosen: Priced) -> Iterator[str]:
@@ -87,8 +111,10 @@ def _on_device(facts: Facts, path: str) -> bool:
 
 
 def _apart(facts: Facts, chosen: Priced, v: str, w: str) -> bool:
-    homes = [facts.graph.node(path).component or "" for path in (v, w)]
-    first, second = ({chosen.workers.worker(name, group) for group in (0, 1)} for name in homes)
+    homes = [(facts.graph.node(path).component or "", path) for path in (v, w)]
+    first, second = (
+        {chosen.workers.worker(name, group, path) for group in (0, 1)} for name, path in homes
+    )
     return first.isdisjoint(second)
 
 

@@ -180,7 +180,7 @@ class _Planner:
             refusals=tuple(tried.refusals),
             settings={**draft.settings, "contention": contention.to_data()},
             reason=reason,
-            notes=tuple(notes(self.facts, chosen, contention)),
+            notes=tuple(notes(self.facts, chosen, contention, self.settings)),
         )
         verify(result)
         return result

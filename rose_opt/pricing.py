@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from rose_opt.chains import ChainSchedule, schedule_chains
 from rose_opt.contention import MeasuredContention
+from rose_opt.copying import CopyCost, copy_cost
 from rose_opt.facts import Facts
 from rose_opt.iteration import Pricing
 from rose_opt.kernel import GLUE, Kernel, solve_kernel
 from rose_opt.lower_bound import Bound, LowerBound
 from rose_opt.phases import runs_whole
-from rose_opt.placement import Workers, place
-from rose_opt.plan import PhaseThreads, Plan, PlanComponent, Refusal
+from rose_opt.placement import INLINE, Workers, place
+from rose_opt.plan import PhaseThreads, Plan, PlanComponent, Preparations, PrivateCopy, Refusal
 from rose_opt.search import describe
 from rose_opt.settings import PlanSettings
 from rose_opt.transforms import Composition, Rewire, SpatialSplit, Subject, TemporalSplit
@@ -148,18 +149,35 @@ class Pricer:
         chained = {t.loop: t.groups for t in composition if isinstance(t, TemporalSplit)}
         rewires = tuple((t.node, t.beside) for t in composition if isinstance(t, Rewire))
         try:
-            workers = place(self.subject.hierarchy, splits, rewires, chained)
+            preparations = Preparations.of([transform.text for transform in composition])
+            workers = place(self.subject.hierarchy, splits, rewires, chained, preparations)
         except ValueError as error:
             return Refusal(composition[0].name, describe(composition), str(error))
-        shortage = self.settings.memory.shortage(workers.replicas)
+        most = self.settings.memory.max_instances
+        if workers.copies and most is not None and most < 2:
+            name = workers.copies[0].component
+            return Refusal(
+                composition[0].name,
+                describe(composition),
+                f"expected at most {most} whole instance of {name}, got 2 (its readers work on a copy)",
+                "Allow them with --max-instances 2 if a copy fits in memory.",
+            )
+        sizes = [self._copy_cost(copy) for copy in workers.copies]
+        gpu, host = (sum(getattr(s, n) for s in sizes) for n in ("gpu_bytes", "host_bytes"))
+        shortage = self.settings.memory.shortage(workers.replicas, gpu, host)
         if shortage is not None:
             return Refusal(
                 composition[0].name,
                 describe(composition),
                 shortage,
-                "Split into fewer chains, or only one of the loops.",
+                "Split into fewer chains, or only one of the loops."
+                if workers.replicas
+                else "Keep the native order, or make what is copied smaller.",
             )
         return workers
+
+    def _copy_cost(self, copy: PrivateCopy) -> CopyCost:
+        return copy_cost(self.facts, self.settings.memory, self.settings.dispatch_ns, copy)
 
     def draft(self, priced: Priced) -> Plan:
         """The plan of a composition: all that runs, and nothing about what it costs."""
@@ -182,8 +200,9 @@ class Pricer:
         )
 
     def _kernel(self, loop: str, groups: int, workers: Workers) -> Kernel | Refusal:
-        used = {leaf.component or "" for leaf in self.facts.graph.leaves(loop)}
-        key = (loop, groups, tuple(sorted(name for name in used if workers.remote(name))))
+        leaves = self.facts.graph.leaves(loop)
+        homes = {workers.worker(leaf.component or "", 0, leaf.path) for leaf in leaves}
+        key = (loop, groups, tuple(sorted(homes - {INLINE})))
         if key not in self._solved:
             self._solved[key] = solve_kernel(
                 self.facts, loop, groups, workers, self.cores, self.settings, self.contention.kappa

@@ -27,6 +27,8 @@ from rose_opt.transforms import (
     Subject,
     TemporalSplit,
     apply_all,
+    essence,
+    unlocked,
     unlocking,
 )
 from rose_opt.transforms.estimates import estimated_ns
@@ -68,7 +70,7 @@ class Candidates:
             dict.fromkeys(
                 item.composition
                 for item in self.found
-                if isinstance(item.composition[0], kinds) == split
+                if isinstance(essence(item.composition)[0], kinds) == split
             )
         )
 
@@ -135,6 +137,7 @@ class _Search:
         self._no_room: dict[tuple[str, str, str], Refusal] = {}
         self._known: dict[tuple[str, str, str], Refusal | None] = {}
         self._legal: dict[str, Refusal | None] = {}
+        self._forms: dict[str, Composition] = {}
 
     @property
     def told(self) -> tuple[Refusal, ...]:
@@ -147,12 +150,23 @@ class _Search:
             self.subject,
             self.settings.max_groups,
             fits=lambda split: memory_refusal(self.hierarchy, split, self.settings.memory) is None,
-            works=lambda candidate: self.refusal(candidate) is None,
+            works=lambda candidate: self.refusal(self._prepared(candidate)) is None,
             apart=self._apart,
             free=self._seen_free,
         )
         for candidate in feasible(ask, target):
-            yield replace(candidate, mismatch_ns=self._mismatch_ns(candidate))
+            made = self._prepared(candidate)
+            yield replace(made, mismatch_ns=self._mismatch_ns(made))
+
+    def _prepared(self, candidate: Candidate) -> Candidate:
+        """The candidate with copies that make it legal, where it is not and some do."""
+        text = describe(candidate.composition)
+        if text not in self._forms:
+            legal = None
+            if isinstance(apply_all(candidate.composition, self.subject), Refusal):
+                legal = unlocked(candidate.composition, self.subject)
+            self._forms[text] = candidate.composition if legal is None else legal
+        return replace(candidate, composition=self._forms[text])
 
     def refusal(self, candidate: Candidate) -> Refusal | None:
         """Why a candidate is not feasible; nothing if it is."""
@@ -169,7 +183,8 @@ class _Search:
     def _worth_telling(self, candidate: Candidate) -> bool:
         """Single nodes that need each other's values are in order for good; nobody asks why."""
         rewire = candidate.composition[-1]
-        if not isinstance(rewire, Rewire) or isinstance(candidate.composition[0], SpatialSplit):
+        split = essence(candidate.composition)[0]
+        if not isinstance(rewire, Rewire) or isinstance(split, SpatialSplit):
             return True
         nodes = [self.facts.graph.node(path) for path in (rewire.node, rewire.beside)]
         opaque = any(
@@ -199,7 +214,7 @@ class _Search:
 
     def _without_room(self, candidate: Candidate) -> Refusal | None:
         """Memory, lanes, SM activity."""
-        split = candidate.composition[0]
+        split = essence(candidate.composition)[0]
         if isinstance(split, TemporalSplit):
             found = memory_refusal(self.hierarchy, split, self.settings.memory)
             if found is not None:
@@ -213,7 +228,7 @@ class _Search:
                 return found
         return activity_refusal(
             self.facts,
-            candidate.composition[0].text,
+            split.text,
             candidate.target,
             candidate.partner,
             self.settings.activity_slack,
@@ -275,7 +290,7 @@ class _Search:
     def _mismatch_ns(self, candidate: Candidate) -> int:
         """|T(v) - T̂(w)|, delta: the partner as the composition leaves it [ns]."""
         partner_ns = self.facts.timings[candidate.partner].mean_ns
-        split = candidate.composition[0]
+        split = essence(candidate.composition)[0]
         if isinstance(split, SpatialSplit):
             partner_ns = estimated_ns(self.facts, candidate.partner, split.groups)
         return abs(self.facts.timings[candidate.target].mean_ns - partner_ns)

@@ -69,25 +69,30 @@ class Memory:
         """Most whole instances of one component; ``None`` where memory alone decides."""
         return 1 if self.max_instances is None and not self.known else self.max_instances
 
-    def shortage(self, replicas: Mapping[str, int]) -> str | None:
+    def shortage(
+        self, replicas: Mapping[str, int], gpu_copies_bytes: int = 0, host_copies_bytes: int = 0
+    ) -> str | None:
         """What does not fit, or nothing.
 
         Args:
             replicas: Number of whole instances, by component.
+            gpu_copies_bytes: What private copies take of a GPU [bytes].
+            host_copies_bytes: What private copies take of the host [bytes].
 
         Returns:
             What was expected and what is needed, in words.
         """
-        for what, limit, peak, sizes in (
-            ("GPU", self.gpu_bytes, self.gpu_peak_bytes, self.component_gpu_bytes),
-            ("host", self.host_bytes, self.host_peak_bytes, self.component_host_bytes),
+        gpu, host = gpu_copies_bytes, host_copies_bytes
+        for what, limit, peak, sizes, copies in (
+            ("GPU", self.gpu_bytes, self.gpu_peak_bytes, self.component_gpu_bytes, gpu),
+            ("host", self.host_bytes, self.host_peak_bytes, self.component_host_bytes, host),
         ):
             unknown = (
                 peak if self.max_instances is None else 0
             )  # who gives a number knows that it fits
             added = (sizes.get(name, unknown) * (n - 1) for name, n in replicas.items() if n > 1)
-            needed = peak + sum(added)
-            if limit is not None and replicas and needed > limit * (1 - self.margin):
+            needed = peak + sum(added) + copies
+            if limit is not None and (replicas or copies) and needed > limit * (1 - self.margin):
                 allowed = round(limit * (1 - self.margin))
                 return f"expected at most {allowed} bytes of {what} memory, got {needed}"
         return None

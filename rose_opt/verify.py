@@ -5,7 +5,8 @@ trace an invocation may be there as fragments, one per group of rows; together t
 native one. A state version is known by the invocation that wrote it, so runs of different length or
 start compare, and the version that an inference read is the update that it saw.
 
-Does not handle: values. Bits are compared by the program that made them.
+Does not handle: values. Bits are compared by the program that made them. Which version a private copy holds
+is not in a trace: its reads are there, and what they saw is not compared.
 
 Paper: §4.3.1 (what a legal reordering preserves).
 """
@@ -50,6 +51,12 @@ class Identity(NamedTuple):
         again = f", call {self.ordinal + 1}" if self.ordinal else ""
         return f"{self.path}{place}{again}"
 
+
+_PRIVATE = re.compile(r".+(?P<suffix>~\w+)")
+"""Worker of a private copy of a component."""
+
+_COPIED = Identity("a private copy", (), 0)
+"""What a read of a private copy saw."""
 
 Touch = tuple[str, str, int]
 """State, access and version at the time."""
@@ -169,6 +176,9 @@ def gather(rows: Iterable[Mapping[str, Any]]) -> dict[Identity, Work]:
 
 def _on_instance(state: str, worker: str | None) -> str:
     """The state as the worker's instance has it, versions and all."""
+    private = _PRIVATE.fullmatch(worker or "")
+    if private is not None:
+        return f"{state}{private['suffix']}"
     replica = _REPLICA.fullmatch(worker or "")
     mine = replica is not None and state.startswith(f"{replica['component']}.")
     return (
@@ -178,7 +188,7 @@ def _on_instance(state: str, worker: str | None) -> str:
 
 def _logical(state: str) -> str:
     """The state of the program that an instance holds."""
-    return re.sub(r"@\d+/\d+$", "", state)
+    return re.sub(r"(@\d+/\d+|~\w+)$", "", state)
 
 
 def compare(
@@ -304,6 +314,7 @@ def _invocation(
         sources: dict[tuple[str, str], set[Identity | None]] = {}
         for state, mode, version in work.touched:
             source = None if mode == StateAccess.REFRESH.value else found.of.get((state, version))
+            source = _COPIED if "~" in state else source
             sources.setdefault((_logical(state), mode), set()).add(source)
         seen.append(sources)
     for key in sorted(seen[0].keys() | seen[1].keys()):
@@ -311,7 +322,7 @@ def _invocation(
         if key not in seen[0] or key not in seen[1]:
             name, other = names if key in seen[0] else names[::-1]
             yield f"{identity}: has {mode} of '{state}' in {name}, but not in {other}"
-        elif seen[0][key] != seen[1][key]:
+        elif seen[0][key] != seen[1][key] and _COPIED not in seen[0][key] | seen[1][key]:
             told = [" and ".join(sorted(_source(s) for s in item[key])) for item in seen]
             yield (
                 f"{identity}: {mode} of '{state}' saw what {told[0]} left in {names[0]}, and what "

@@ -9,6 +9,7 @@ Paper: §4.2, Fig. 6; App. A.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Instance:
         args: Positional constructor arguments.
         kwargs: Keyword constructor arguments.
         home: Whatever the resolver that built it keeps about it; ``None`` for a native instance.
+        alive: Weak reference to the component; ``None`` where its class has none.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Instance:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     home: Any = None
+    alive: weakref.ref[Any] | None = None
 
     @property
     def batch_states(self) -> tuple[str, ...]:
@@ -182,6 +185,8 @@ def _intercept_construction(target: type, declared: ComponentClass) -> None:
         scope = current_program()
         instance = Instance(scope.name(declared.name), target, declared, args, kwargs)
         scope.instances[instance.name] = instance
+        if target.__weakrefoffset__:
+            instance.alive = weakref.ref(self)
         object.__setattr__(self, "_rose_instance", instance)
         resolver = hooks.active
         if resolver is None:

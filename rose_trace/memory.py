@@ -52,8 +52,10 @@ def together(processes: list[Mapping[str, int]]) -> dict[str, int]:
                 found[name] = value
             elif name == "host_peak_bytes":
                 found[name] = known + value
+            elif name == "gpu_peak_bytes" or " of " in name:  # of a component: where it is whole
+                found[name] = max(known, value)
             else:
-                found[name] = max(known, value) if name == "gpu_peak_bytes" else min(known, value)
+                found[name] = min(known, value)
     return found
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow
 
 from rose_trace.buffers import Sample
+from rose_trace.component_sizes import component_sizes
 from rose_trace.invocation import Invocation, Site
 from rose_trace.layout import LeafLayout, Signature, input_signature, result_signature
 from rose_trace.memory import read_memory
@@ -140,7 +141,7 @@ class PartFile:
             "lost": lost_rows,
             "failure": failure,
             "unfinished": dict(unfinished),
-            "memory": read_memory(),
+            "memory": read_memory() | component_sizes(),
             "clocks": [self._opened, read_clocks()],
             "streams": {kind: f"{self._stem}.{kind}.arrow" for kind in self._streams},
         }

@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rose_opt.graph import DataEdge, Graph, GraphNode
+from rose_opt.graph import DataEdge, Graph, GraphNode, within
+from rose_opt.plan import private_state
 from rose_trace.legality import RowRange
 from rose_trace.records import Access, StateAccess
 
@@ -35,7 +36,7 @@ def recorded(path: str) -> str:
 
 def logical(state: str) -> str:
     """The recorded state that an instance of it stands for."""
-    return re.sub(r"(@\d+/\d+|#\w+)$", "", state)
+    return re.sub(r"(@\d+/\d+|~\w+)$", "", state)
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Interpreter:
         self.rows = rows
         self.states = sorted({a.state for n in native.nodes for a in n.accesses.accesses})
         self.keyed = {a.state for n in native.nodes for a in n.accesses.accesses if a.keyed}
+        self.copies: list[_Copy] = []
 
     def _native_instance(self, graph: Graph, path: str, indices: tuple[int, ...]) -> Instance:
         """The recorded invocation that an invocation of a rewritten graph stands for."""
@@ -104,7 +106,14 @@ class Interpreter:
         for state in self.states:
             for row in self._rows_of(state):
                 done.states[state, row] = digest("initial", state, row)
+        self.copies = list(_copies(graph))
         physical = {a.state for n in graph.nodes for a in n.accesses.accesses} - set(self.states)
+        physical |= {
+            f"{a.state}~{copy.name}"
+            for copy in self.copies
+            for a in copy.node.accesses.accesses
+            if not a.mode.writes
+        }
         for name in physical:
             for row in self._rows_of(logical(name)):
                 done.states[name, row] = digest("initial", logical(name), row)
@@ -150,13 +159,15 @@ class Interpreter:
         return range(self.rows) if logical(state) in self.keyed else range(-1, 0)
 
     def _copy(self, node: GraphNode, done: Execution) -> None:
-        """Copy a state with everything that is known about it."""
-        (source,) = (a.state for a in node.accesses.accesses if a.mode is StateAccess.READ)
-        (private,) = (a.state for a in node.accesses.accesses if a.mode is StateAccess.REFRESH)
-        for row in self._rows_of(source):
-            done.states[private, row] = done.states[source, row]
-            if (source, row) in done.writers:
-                done.writers[private, row] = done.writers[source, row]
+        """Copy all that a component holds, with everything that is known about it."""
+        (copy,) = (item for item in self.copies if item.node == node)
+        for source in (a.state for a in node.accesses.accesses if a.mode is StateAccess.READ):
+            private = f"{source}~{copy.name}"
+            for row in self._rows_of(source):
+                done.states[private, row] = done.states[source, row]
+                done.writers.pop((private, row), None)
+                if (source, row) in done.writers:
+                    done.writers[private, row] = done.writers[source, row]
 
     def _draw(self, state: str, instance: Instance, done: Execution) -> None:
         """Take the next value of a generator; what is drawn does not depend on what it is used for."""
@@ -174,7 +185,11 @@ class Interpreter:
             if state in drawn and mode is StateAccess.UPDATE:
                 self._draw(state, instance, done)
         stored = [a for a in accesses if a[0].startswith("buffer.")]
-        accesses = [a for a in accesses if a[0] not in drawn and a not in stored]
+        accesses = [
+            (self._touched(node, state, done), mode, keyed)
+            for state, mode, keyed in accesses
+            if state not in drawn and (state, mode, keyed) not in stored
+        ]
         confined = node.accesses.rows or RowRange(0, self.rows)
         by_row = bool(node.declaration.rows)
         made: dict[int, str] = {}
@@ -203,6 +218,15 @@ class Interpreter:
                     old = done.states[state, place] if mode is StateAccess.UPDATE else ""
                     done.states[state, place] = digest(mode.value, instance, old, made[row])
                     done.writers[state, place] = digest(instance)
+
+    def _touched(self, node: GraphNode, state: str, done: Execution) -> str:
+        """The state as the instance has it that a node runs on: a copy holds all of its component."""
+        for copy in self.copies:
+            held = f"{state}~{copy.name}"
+            mine = node.component in copy.components and within(node.path, copy.readers)
+            if mine and any(key[0] == held for key in done.states):
+                return held
+        return state
 
     def _storage(self, producer: str) -> frozenset[str]:
         """Shared storages that the values of a recorded node are in."""
@@ -236,6 +260,31 @@ class Interpreter:
                         yield done.storage.get((min(shared), place), "not there")
                         continue
                     yield done.results.get((producer, place), "not there")
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A node that makes a private copy: for whom, of which components, and the suffix of what is copied."""
+
+    node: GraphNode
+    readers: str
+    components: frozenset[str]
+    name: str
+
+
+def _copies(graph: Graph) -> Iterator[_Copy]:
+    for node in graph.nodes:
+        if not node.path.endswith("#copy"):
+            continue
+        (private,) = (a.state for a in node.accesses.accesses if a.mode is StateAccess.REFRESH)
+        name = private.partition("~")[2]
+        (readers,) = (n.path for n in graph.nodes if private_state("", n.path) == f"~{name}")
+        touching = (n for n in graph.subtree(readers) if n.component and _has(n, private))
+        yield _Copy(node, readers, frozenset(n.component or "" for n in touching), name)
+
+
+def _has(node: GraphNode, state: str) -> bool:
+    return any(a.state == state for a in node.accesses.accesses)
 
 
 def _is_draw(access: Access) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rose_opt.plan.private_rules import private_state
+
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A component, one shard of it, or one replica of it, in a worker.
+    """A component, one shard of it, one replica of it, or a private copy of it, in a worker.
 
     Attributes:
         component: Instance name.
@@ -15,6 +17,7 @@ class Resident:
         shards: Shards that the component is built as; 1 for whole.
         replica: Which replica.
         replicas: Whole instances that the component is built as; 1 for one.
+        private: Path of the readers that this is a private copy for; empty for the component itself.
     """
 
     component: str
@@ -22,8 +25,11 @@ class Resident:
     shards: int = 1
     replica: int = 0
     replicas: int = 1
+    private: str = ""
 
     def __str__(self) -> str:
+        if self.private:
+            return private_state(self.component, self.private)
         if self.replicas > 1:
             return f"{self.component}@{self.replica}/{self.replicas}"
         return (

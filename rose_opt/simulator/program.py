@@ -17,20 +17,32 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from rose_opt.copying import copy_cost
 from rose_opt.facts import Facts
 from rose_opt.graph import GraphNode
 from rose_opt.phases import calls_per_run, runs_whole, steps
 from rose_opt.placement import INLINE
-from rose_opt.plan import Plan, live_out_instance, renamed_states, replicated_components
+from rose_opt.plan import (
+    KNOWN_TRANSFORMS,
+    Plan,
+    Preparations,
+    PrivateCopy,
+    copy_of,
+    copy_path,
+    live_out_instance,
+    renamed_states,
+    replicated_components,
+)
 from rose_opt.schedule import Mode
+from rose_opt.settings import Memory
 from rose_opt.simulator.engine import Task
 from rose_opt.simulator.hazards import Hazards
 from rose_opt.simulator.inputs import Inputs
 from rose_opt.transforms.temporal_split import bound
 from rose_opt.ways import grouped_ways, native_mode, shard_mode
-from rose_trace.legality import AccessSet, RowRange, partition
+from rose_trace.legality import AccessSet, RowRange, partition, union_all
 
-SUPPORTED = frozenset({"split-spatial", "split-temporal", "interleave", "merge", "rewire"})
+SUPPORTED = frozenset(KNOWN_TRANSFORMS)
 """Transforms that the simulator knows."""
 
 MOST_TASKS = 500_000
@@ -119,11 +131,15 @@ class _Unroller:
         self.facts, self.plan, self.solo = facts, plan, solo
         self.tasks: list[Task] = []
         self._splits = plan.splits()
+        self._preparations = Preparations.of(plan.transforms)
+        self._prepared = self._preparations.hierarchy(plan.hierarchy)
+        self._copies = self._preparations.copies(plan.hierarchy)
+        self._loaded: dict[PrivateCopy, int] = {}
         self._shards = {c.name: c.shards for c in plan.components if c.shards > 1}
         self._chains = {
             loop: _Chains(
                 groups,
-                renamed_states(plan.hierarchy, loop),
+                renamed_states(plan.hierarchy, loop, self._preparations.accesses_of()),
                 live_out_instance(plan.node(loop).count or 1, groups),
             )
             for loop, groups in plan.chains().items()
@@ -132,10 +148,12 @@ class _Unroller:
         self._live_out = {
             name: chains.last
             for loop, chains in self._chains.items()
-            for name in replicated_components(plan.hierarchy, loop)
+            for name in replicated_components(
+                plan.hierarchy, loop, self._preparations.accesses_of()
+            )
         }
         self._homes = {
-            (resident.component, resident.shard, resident.replica): worker
+            (resident.component, resident.shard, resident.replica, resident.private): worker
             for worker in plan.workers
             for resident in worker.residents
         }
@@ -166,6 +184,9 @@ class _Unroller:
     ) -> None:
         """Everything that a body calls; the groups of one call follow each other."""
         for child in self._called(parent):
+            for copy in self._copies:
+                if copy.readers == child.path:
+                    self._copy(copy)
             for group in groups or (None,):
                 if not child.is_loop:
                     self._emit(child, at, group)
@@ -177,6 +198,22 @@ class _Unroller:
                     self.body(child, at | {child.path: index}, group)
                 if chains is not None:
                     self._chained = None
+
+    def _copy(self, copy: PrivateCopy) -> None:
+        """Save a component where it lives and load it where its copy does."""
+        memory = Memory(**self.plan.settings.get("memory", {}))
+        cost = copy_cost(self.facts, memory, self._dispatch_ns, copy)
+        nodes = [self._prepared.node(copy_path(s, copy.readers)) for s in copy.states]
+        found = union_all(node.access_set for node in nodes)
+        saved = len(self.tasks)
+        for private, duration_ns in (("", cost.save_ns), (copy.readers, cost.load_ns)):
+            mine = tuple(a for a in found.accesses if a.mode.writes == bool(private))
+            waits = {*self._hazards.before(AccessSet(mine)), *([saved] if private else [])}
+            home = self._homes.get((copy.component, 0, 0, private))
+            worker = INLINE if home is None else home.name
+            name = f"{copy.label}#{'load' if private else 'save'}"
+            self._hazards.add([(len(self.tasks), AccessSet(mine))])
+            self.tasks.append(Task(name, (worker,), duration_ns, tuple(sorted(waits)), 1.0))
 
     def _called(self, parent: GraphNode) -> Iterator[GraphNode]:
         """What one run of a body calls, as often as it is called; once what only some runs call."""
@@ -243,7 +280,9 @@ class _Unroller:
         replica = self._live_out.get(component, 0)
         if self._chained is not None and component in self._live_out:
             replica = self._chained[1]
-        home = self._homes.get((component, shard, replica))
+        copy = copy_of(self._copies, component, node.path)
+        private = "" if copy is None else copy.readers
+        home = self._homes.get((component, shard, replica, private))
         mode = self._mode(node.path, 1 if group is None else self._splits[group.loop], component)
         duration = mode.duration_ns * self.solo.scale.get(node.path, 1.0)
         if home is not None and home.kind != "inline":
@@ -279,7 +318,7 @@ class _Unroller:
         """What a task touches, each state on the instance that is its own."""
         chain = None if self._chained is None else self._chained[1]
         if (path, chain) not in self._access:
-            found = self.facts.graph.effective(path)
+            found = self._preparations.bound(path, self.facts.graph.effective(path))
             for loop, chains in self._chains.items():
                 mine = self._chained is not None and self._chained[0] == loop
                 instance = chain if mine and chain is not None else chains.last

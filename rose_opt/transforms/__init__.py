@@ -9,9 +9,11 @@ from rose_opt.transforms.base import (
 )
 from rose_opt.transforms.composition import (
     ADVISED,
+    PREPARING,
     TRANSFORMS,
     Composition,
     apply_all,
+    essence,
     parse_composition,
 )
 from rose_opt.transforms.copy_on_bind import CopyOnBind
@@ -22,10 +24,11 @@ from rose_opt.transforms.privatise import Privatise
 from rose_opt.transforms.rewire import Rewire
 from rose_opt.transforms.spatial_split import SpatialSplit
 from rose_opt.transforms.temporal_split import TemporalSplit
-from rose_opt.transforms.unlocking import unlocking
+from rose_opt.transforms.unlocking import unlocked, unlocking
 
 __all__ = [
     "ADVISED",
+    "PREPARING",
     "TRANSFORMS",
     "Composition",
     "CopyOnBind",
@@ -41,7 +44,9 @@ __all__ = [
     "TemporalSplit",
     "Transform",
     "apply_all",
+    "essence",
     "hierarchy",
     "parse_composition",
+    "unlocked",
     "unlocking",
 ]

@@ -15,24 +15,32 @@ from rose_opt.transforms.rewire import Rewire
 from rose_opt.transforms.spatial_split import SpatialSplit
 from rose_opt.transforms.temporal_split import TemporalSplit
 
-TRANSFORMS: tuple[type[Transform], ...] = (SpatialSplit, TemporalSplit, Interleave, Merge, Rewire)
-"""All transforms that the executor performs, in search order."""
+PREPARING: tuple[type[Privatise] | type[CopyOnBind], ...] = (Privatise, CopyOnBind)
+"""Transforms that make way for others, and gain nothing by themselves."""
 
-Unlocking = Privatise | HoistRNG | CopyOnBind
-"""A transform that makes way for others."""
-
-ADVISED: tuple[type[Privatise] | type[HoistRNG] | type[CopyOnBind], ...] = (
-    Privatise,
-    HoistRNG,
-    CopyOnBind,
+TRANSFORMS: tuple[type[Transform], ...] = (
+    *PREPARING,
+    SpatialSplit,
+    TemporalSplit,
+    Interleave,
+    Merge,
+    Rewire,
 )
-"""Transforms that are checked and named, but that nobody performs yet: a plan must not ask for them."""
+"""All transforms that the executor performs: what prepares first, then in search order."""
+
+ADVISED: tuple[type[HoistRNG], ...] = (HoistRNG,)
+"""Transforms that are checked and named, but that nobody performs: a plan must not ask for them."""
 
 _PATHS = ("loop", "node", "beside", "readers")
 """Arguments that are paths."""
 
 Composition = tuple[Transform, ...]
 """An alternative; the empty one is the native order."""
+
+
+def essence(composition: Composition) -> Composition:
+    """A composition without what only makes way for the rest of it."""
+    return tuple(item for item in composition if not isinstance(item, PREPARING))
 
 
 def parse_composition(text: str | Sequence[Transformation]) -> Composition:

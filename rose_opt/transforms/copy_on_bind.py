@@ -6,11 +6,11 @@
   node policy.value  read buffer.sim.step    ->   node policy.value
   node sim.reset     update buffer.sim.step       node sim.reset
 
-The next fill then need not wait for whoever still reads the last value.
+The next fill then need not wait for whoever still reads the last value. The executor hands on copies of
+results anyway; what the transform drops is the order.
 
-Does not handle: values that are read after their storage was filled again; they look different then, and
-a copy would change what the program computes. The executor does not make the copies yet: the plan names
-it as what the program would have to do.
+Does not handle: values that are read after their storage was filled again, or that somebody writes into;
+they look different then, and a copy would change what the program computes.
 
 Paper: beyond the paper; it makes way for §4.3.1, "Rewire" and "Split".
 """
@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from rose_opt.graph import DataEdge, Graph, GraphNode, within
-from rose_opt.plan import Refusal, Transformation
+from rose_opt.graph import Graph, GraphNode
+from rose_opt.plan import Refusal, Transformation, copy_refusal
 from rose_opt.transforms.base import Rewritten, Subject, require
 from rose_trace.records import Access
 
@@ -61,35 +61,9 @@ class CopyOnBind:
         """Text form."""
         return Transformation(self.name, (("state", self.state),))
 
-    @property
-    def advice(self) -> str:
-        """What the program would have to do."""
-        return f"let {self.state.removeprefix(PREFIX)} return a copy"
-
     def check(self, subject: Subject) -> Refusal | None:
         """Why a copy would change what is computed; nothing if it would not."""
-        graph = subject.graph
-        writers = self._touching(graph, writes=True)
-        if not self.state.startswith(PREFIX) or not writers:
-            return self._refuse(
-                f"expected a storage that is handed out again and again, got '{self.state}'",
-                "Name one of the states buffer.<node>.",
-            )
-        readers = {node.path for node in self._touching(graph, writes=False)}
-        names: set[str] = {node.path for node in writers}
-        for edge in graph.edges:
-            if edge.producer in names and edge.consumer in readers | names:
-                again = self._filled_between(graph, edge, names)
-                if again is not None:
-                    return self._refuse(
-                        f"expected values that are read before their storage is filled again, got {edge.consumer}, "
-                        f"which reads what {edge.producer} handed out after {again} filled it",
-                        f"Let {self.state.removeprefix(PREFIX)} return a copy, if that is what the program means: "
-                        "it computes something else then.",
-                        edge.producer,
-                        edge.consumer,
-                    )
-        return None
+        return copy_refusal(subject.hierarchy, self.state)
 
     def apply(self, subject: Subject) -> Rewritten:
         """Nobody shares the storage any more."""
@@ -124,29 +98,9 @@ class CopyOnBind:
         return replace(rewritten.subject, graph=Graph(nodes, rewritten.graph.edges))
 
     def estimate_ns(self, facts: Facts) -> int:
-        """Nothing is known about the copies [ns]."""
+        """Nothing: the executor copies what tasks return in any plan [ns]."""
         del facts
         return 0
 
     def _access(self, node: GraphNode) -> Access | None:
         return next((a for a in node.accesses.accesses if a.state == self.state), None)
-
-    def _touching(self, graph: Graph, *, writes: bool) -> tuple[GraphNode, ...]:
-        found = ((node, self._access(node)) for node in graph.nodes)
-        return tuple(node for node, a in found if a is not None and a.mode.writes == writes)
-
-    def _filled_between(self, graph: Graph, edge: DataEdge, writers: set[str]) -> str | None:
-        """Who fills the storage between making a value and taking it."""
-        if edge.all_iterations or edge.alignment is not None or edge.distance > 1:
-            return edge.producer
-        order = [node.path for node in graph.nodes]
-        made, taken = order.index(edge.producer), order.index(edge.consumer)
-        if edge.distance == 0:
-            between = order[made + 1 : taken]
-        else:
-            body = [p for p in order if within(p, edge.loop)]
-            between = [p for p in body if order.index(p) > made or order.index(p) < taken]
-        return next((path for path in between if path in writers), None)
-
-    def _refuse(self, reason: str, unlock: str, *nodes: str) -> Refusal:
-        return Refusal(self.name, self.state, reason, unlock, nodes)

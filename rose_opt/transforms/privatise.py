@@ -2,16 +2,16 @@
 
 ::
 
-  loop iter/rollout                              node policy.weights#copy  read policy.weights, refresh policy.weights#rollout
+  loop iter/rollout                              node policy.weights#copy  read policy.weights, refresh policy.weights~rollout
     node policy.act  read policy.weights    ->   loop iter/rollout
-  loop iter/learn                                  node policy.act  read policy.weights#rollout
+  loop iter/learn                                  node policy.act  read policy.weights~rollout
     node trainer.update  update policy.weights   loop iter/learn
                                                    node trainer.update  update policy.weights
 
-Whoever writes the state afterwards need not wait for those readers.
+Whoever writes the state afterwards need not wait for those readers. The executor copies the component that
+the readers belong to, into a worker process of its own.
 
-Does not handle: readers that write the state, too. The executor does not make the copy yet: the plan names
-it as what the program would have to do.
+Does not handle: readers that write anything, too; readers that are functions.
 
 Paper: beyond the paper; it makes way for §4.3.1, "Rewire".
 """
@@ -23,10 +23,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from rose_opt.graph import Graph, GraphNode, within
-from rose_opt.plan import Refusal, Transformation, declare
+from rose_opt.plan import (
+    Preparations,
+    Refusal,
+    Transformation,
+    copy_path,
+    private_state,
+    privatise_refusal,
+)
 from rose_opt.transforms.base import Rewritten, Subject, require
 from rose_trace.legality import AccessSet
-from rose_trace.records import Access, Declaration, NodePath, StateAccess
+from rose_trace.records import Declaration, NodePath
 
 if TYPE_CHECKING:
     from rose_opt.facts import Facts
@@ -73,52 +80,17 @@ class Privatise:
     @property
     def private(self) -> str:
         """Name of the copied state."""
-        return f"{self.state}#{self.readers.rpartition('/')[2].replace('.', '_')}"
-
-    @property
-    def advice(self) -> str:
-        """What the program would have to do."""
-        return f"copy '{self.state}' before {self.readers} and let it read the copy"
+        return private_state(self.state, self.readers)
 
     def check(self, subject: Subject) -> Refusal | None:
         """Why the readers cannot work on a copy; nothing if they can."""
-        graph = subject.graph
-        if graph.node(self.readers).parent is None:
-            return self._refuse("expected a node below the root, got the root", "Name a loop.")
-        if any(node.path == self._copy_path(graph) for node in graph.nodes):
-            return self._refuse("expected one copy, got a second one", "Drop one of the two.")
-        touching = [
-            (leaf, a)
-            for leaf in graph.touching(self.readers)
-            for a in leaf.own.accesses
-            if a.state == self.state
-        ]
-        for leaf in graph.touching(self.readers):
-            if leaf.accesses.opaque:
-                found = declare(*(n for n in subject.hierarchy.nodes if n.path == leaf.path))
-                return self._refuse(
-                    f"expected every leaf to declare its states, got {leaf.path} without a declaration",
-                    found,
-                    leaf.path,
-                )
-        for leaf, access in touching:
-            if access.mode.writes:
-                return self._refuse(
-                    f"expected only reads of '{self.state}', got {access.mode.value} by {leaf.path}",
-                    f"Let {leaf.name} work on a state of its own.",
-                    leaf.path,
-                )
-        if not touching:
-            return self._refuse(
-                f"expected readers of '{self.state}', got none", "Name a node that reads it."
-            )
-        return None
+        return privatise_refusal(subject.hierarchy, self.state, self.readers)
 
     def apply(self, subject: Subject) -> Rewritten:
         """Put a copying node before the readers and let them read the copy."""
         require(self.check(subject))
         graph = subject.graph
-        copy = self._node(graph)
+        copy = self._node(subject)
         nodes: list[GraphNode] = []
         for node in graph.nodes:
             if node.path == self.readers:
@@ -129,15 +101,16 @@ class Privatise:
     def inverse(self, rewritten: Rewritten) -> Subject:
         """Drop the copy."""
         graph = rewritten.graph
+        copy = copy_path(self.state, self.readers)
         nodes = tuple(
             self._renamed(node, self.private, self.state)
             for node in graph.nodes
-            if node.path != self._copy_path(graph)
+            if node.path != copy
         )
         return replace(rewritten.subject, graph=Graph(nodes, graph.edges))
 
     def estimate_ns(self, facts: Facts) -> int:
-        """Nothing is known about the copy [ns]."""
+        """Nothing: what a copy takes is a matter of where components live [ns]."""
         del facts
         return 0
 
@@ -149,31 +122,17 @@ class Privatise:
         )
         return replace(node, accesses=replace(node.accesses, accesses=accesses))
 
-    def _copy_path(self, graph: Graph) -> NodePath:
-        return NodePath(f"{graph.node(self.readers).parent}/{self.private}#copy")
-
-    def _node(self, graph: Graph) -> GraphNode:
-        keyed = any(
-            a.keyed
-            for leaf in graph.touching(self.readers)
-            for a in leaf.own.accesses
-            if a.state == self.state
-        )
-        path = self._copy_path(graph)
-        accesses = (
-            Access(self.state, StateAccess.READ, keyed),
-            Access(self.private, StateAccess.REFRESH, keyed),
-        )
+    def _node(self, subject: Subject) -> GraphNode:
+        prepared = Preparations(((self.state, self.readers),)).hierarchy(subject.hierarchy)
+        made = prepared.node(copy_path(self.state, self.readers))
+        reads = tuple(a.state for a in made.accesses if not a.mode.writes)
         return GraphNode(
-            path=path,
-            name=path.rpartition("/")[2],
+            path=NodePath(made.path),
+            name=made.name,
             key="",
             kind="exec",
-            parent=graph.node(self.readers).parent,
-            declaration=Declaration(reads=(self.state,), refreshes=(self.private,)),
-            accesses=AccessSet(accesses),
+            parent=subject.graph.node(self.readers).parent,
+            declaration=Declaration(reads=reads, refreshes=(self.private,)),
+            accesses=AccessSet(made.accesses),
             fingerprint="",
         )
-
-    def _refuse(self, reason: str, unlock: str, *nodes: str) -> Refusal:
-        return Refusal(self.name, f"{self.state} for {self.readers}", reason, unlock, nodes)

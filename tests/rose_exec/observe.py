@@ -11,6 +11,7 @@ from rose_opt.plan import (
     Plan,
     PlanComponent,
     PlanNode,
+    Preparations,
     Resident,
     Transformation,
     WorkerSpec,
@@ -143,6 +144,9 @@ def observed_plan(
         for name in processes
         if name not in replicated
     ]
+    for copy in Preparations.of(parsed).copies(found):
+        resident = Resident(copy.component, private=copy.readers)
+        workers.append(WorkerSpec(copy.label, "process", (resident,)))
     components = tuple(
         PlanComponent(
             i.name,

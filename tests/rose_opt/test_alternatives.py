@@ -72,7 +72,7 @@ def test_alternatives_add_to_what_the_plan_has() -> None:
 
 
 def test_illegal_alternatives_are_no_alternatives() -> None:
-    offers = search(facts(shared_module=True, shardable=()))
+    offers = search(facts(learn_from="all", shardable=()))
     assert offers.alternatives(offers.native(), STEP) == ()
 
 

@@ -262,7 +262,7 @@ def test_the_same_facts_give_the_same_bytes_and_read_back(facts: Facts) -> None:
 
 
 def test_a_program_where_nothing_may_overlap_keeps_its_order_and_says_why() -> None:
-    facts = measured(ppo(shared_module=True, shardable=()), took(27.0, 70.0))
+    facts = measured(ppo(learn_from="all", shardable=()), took(27.0, 70.0))
     made = plan(facts, TWO_CORES)
     assert made.kept_native
     assert made.reason.startswith("nothing may overlap: ")
@@ -273,7 +273,7 @@ def test_a_forced_composition_is_still_checked() -> None:
     facts = measured(ppo(shared_module=True), took(27.0, 70.0))
     with pytest.raises(PlanRefused, match=r"update of 'policy\.weights'"):
         plan(facts, PlanSettings(cores=2.0, transforms=REWIRE))
-    with pytest.raises(PlanError, match="expected one of split-spatial, split-temporal"):
+    with pytest.raises(PlanError, match="expected one of privatise, copy-on-bind, split-spatial"):
         plan(facts, PlanSettings(cores=2.0, transforms="unroll{loop=iteration/rollout}"))
 
 

@@ -389,5 +389,5 @@ def test_a_loop_that_a_state_keeps_in_order_is_told_with_its_invocation_and_what
         f"the iteration before has left as {reset} made it ({text}). Let sim.reset draw from "
         "rose_trace.rng.RowGenerator, keyed by seed, row and iteration, instead of the carried "
         f"'generator.numpy'. hoist-rng{{loop={ROLLOUT} generator=numpy}} would unlock it, which the executor cannot "
-        f"do yet: draw from 'generator.numpy' before {ROLLOUT}, or from rose_trace.rng.RowGenerator inside it."
+        f"do: draw from 'generator.numpy' before {ROLLOUT}, or from rose_trace.rng.RowGenerator inside it."
     )

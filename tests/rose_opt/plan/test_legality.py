@@ -88,7 +88,7 @@ def test_a_component_lives_in_one_worker() -> None:
     [
         (
             "unroll{loop=iteration}",
-            "expected one of split-spatial, split-temporal, interleave, merge, rewire",
+            "expected one of privatise, copy-on-bind, split-spatial, split-temporal, interleave, merge, rewire",
         ),
         ("split-spatial{loop=iteration/gone groups=2}", "expected a node at 'iteration/gone'"),
         (f"split-spatial{{loop={INTERACT} groups=65}}", "expected 2 to 64 groups"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,14 +22,17 @@ from rose_opt.plan import (
 )
 from rose_opt.transforms import (
     Composition,
+    CopyOnBind,
     Interleave,
     Merge,
+    Privatise,
     Rewire,
     SpatialSplit,
     Subject,
     TemporalSplit,
     apply_all,
 )
+from rose_trace.records import Access, StateAccess
 from tests.properties import examples
 from tests.reference import Interpreter
 from tests.rose_opt.programs import Author, batch
@@ -92,6 +96,7 @@ def random_program(rnd: random.Random) -> Subject:
         if rnd.random() < 0.3:
             called("it")
     _flow(author, leaves, counts, rnd)
+    _storage(author, leaves, rnd)
     return batch(author.graph(), ROWS)
 
 
@@ -120,6 +125,34 @@ def _flow(author: Author, leaves: list[str], counts: dict[str, int], rnd: random
             author.flow(producer, consumer, common.path, all_iterations=rnd.random() < 0.5)
 
 
+def _storage(author: Author, leaves: list[str], rnd: random.Random) -> None:
+    """Some nodes fill one storage again and again, and others read what they handed out."""
+    producers = [edge.producer for edge in author.edges]
+    if rnd.random() < 0.4:
+        return
+    writers = {rnd.choice(producers), *([rnd.choice(leaves)] if rnd.random() < 0.6 else [])}
+    readers = {e.consumer for e in author.edges if e.producer in writers} - writers
+    for index, node in enumerate(author.nodes):
+        if node.path not in writers | readers or node.accesses.opaque:
+            continue
+        mode = StateAccess.UPDATE if node.path in writers else StateAccess.READ
+        more = (*node.accesses.accesses, Access("buffer.it", mode))
+        author.nodes[index] = replace(node, accesses=replace(node.accesses, accesses=more))
+
+
+def preparations(subject: Subject) -> Iterator[Composition]:
+    """A copy of the storage, and private copies for each loop."""
+    leaf = next(iter(subject.graph.leaves("it"))).path
+    yield from ((item,) for item in CopyOnBind.candidates(subject, leaf, 2))
+    private = (
+        item
+        for loop in subject.graph.loops()
+        for inside in list(subject.graph.leaves(loop.path))[:1]
+        for item in Privatise.candidates(subject, inside.path, 2)
+    )
+    yield from ((item,) for item in dict.fromkeys(private))
+
+
 def compositions(subject: Subject) -> Iterator[Composition]:
     """Every split of a loop by rows or by iterations, every rewire, and pairs of both."""
     loops = [n.path for n in subject.graph.loops() if n.kind == "loop"]
@@ -143,6 +176,10 @@ def compositions(subject: Subject) -> Iterator[Composition]:
     for split in splits:
         for rewire in rewires:
             yield (*split, *rewire)
+    for first in preparations(subject):
+        for later in (*splits, *rewires):
+            if isinstance(apply_all(later, subject), Refusal):  # else nothing is to be made way for
+                yield (*first, *later)
 
 
 def mismatches(seed: int, orders: int = 2) -> tuple[int, int]:
@@ -171,14 +208,24 @@ def test_legal_rewrites_compute_the_same(seed: int) -> None:
 @pytest.mark.slow
 def test_random_programs_have_legal_rewrites_of_every_kind() -> None:
     seen: set[tuple[str, ...]] = set()
-    for seed in range(40):
+    for seed in range(120):
         subject = random_program(random.Random(seed))
         for composition in compositions(subject):
             if not isinstance(apply_all(composition, subject), Refusal):
                 seen.add(tuple(t.name for t in composition))
     split = ("split-spatial", "interleave", "merge")
     chains = ("split-temporal", "interleave", "merge")
-    assert seen == {split, chains, ("rewire",), (*split, "rewire"), (*chains, "rewire")}
+    assert seen == {
+        split,
+        chains,
+        ("rewire",),
+        (*split, "rewire"),
+        (*chains, "rewire"),
+        ("privatise", "rewire"),
+        ("copy-on-bind", "rewire"),
+        ("copy-on-bind", *chains),
+        ("copy-on-bind", *split),
+    }
 
 
 @pytest.mark.slow

@@ -263,19 +263,12 @@ def replace_loop(transform: object, loop: str) -> object:
     return replace(transform, arguments=arguments)  # pyright: ignore
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"privatise{{state=policy.weights readers={ROLLOUT}}}",
-        f"hoist-rng{{loop={ROLLOUT} generator=torch}}",
-        "copy-on-bind{state=buffer.sim.step}",
-    ],
-)
-def test_a_plan_must_not_ask_for_what_nobody_performs(text: str) -> None:
+def test_a_plan_must_not_ask_for_what_nobody_performs() -> None:
     from rose_opt.plan import Transformation
 
-    with pytest.raises(PlanRefused, match="which it cannot yet"):
-        verify(replace(planned(), transforms=(Transformation.parse(text),)))
+    hoist = Transformation.parse(f"hoist-rng{{loop={ROLLOUT} generator=torch}}")
+    with pytest.raises(PlanRefused, match="a trace does not tell what is drawn"):
+        verify(replace(planned(), transforms=(hoist,)))
 
 
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 2**32))
