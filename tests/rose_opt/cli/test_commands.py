@@ -43,6 +43,14 @@ def test_explain_reads_a_plan_back(trace: Path) -> None:
     assert explained.stdout == planned.stdout
 
 
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sampled trace, and the same in full as `full.parquet` beside it."""
+    folder = tmp_path_factory.mktemp("sampled")
+    recorded(folder / "full.parquet", steps=8)
+    return recorded(folder / "some.parquet", steps=8, sampled=2)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -54,8 +62,10 @@ def test_explain_reads_a_plan_back(trace: Path) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_a_sampled_trace_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
-    some, page = recorded(tmp_path / "some.parquet", steps=8, sampled=2), tmp_path / "page.html"
+def test_a_sampled_trace_is_said_in_one_line(
+    command: list[str], some: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
     words = [{"TRACE": str(some), "PAGE": str(page)}.get(word, word) for word in command]
     result = RUNNER.invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -64,7 +74,7 @@ def test_a_sampled_trace_is_said_in_one_line(command: list[str], tmp_path: Path)
         "others only sums, and durations of single invocations in those are estimates.\n"
     )
     assert result.stdout
-    full = recorded(tmp_path / "full.parquet", steps=8)
+    full = some.with_name("full.parquet")
     assert RUNNER.invoke(app, [str(full) if w == str(some) else w for w in words]).stderr == ""
 
 

@@ -14,7 +14,9 @@ import rose_trace as rose
 from rose_exec.replay import replay
 from rose_opt.facts import build_facts
 from rose_opt.optimize import plan as optimize
+from rose_opt.plan import Plan
 from rose_opt.report import ReportError, read_recorded, report_html
+from rose_opt.report.recorded import Recorded
 from rose_opt.report.timeline import node_colours
 from rose_opt.settings import PlanSettings
 from rose_trace.component import program
@@ -51,9 +53,18 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def page(both: tuple[Path, Path]) -> str:
-    before, after = map(read_recorded, both)
-    return report_html(before, after, optimize(before.facts, PlanSettings(cores=4)))
+def pair(both: tuple[Path, Path]) -> tuple[Recorded, Recorded]:
+    return read_recorded(both[0]), read_recorded(both[1])
+
+
+@pytest.fixture(scope="module")
+def chosen(pair: tuple[Recorded, Recorded]) -> Plan:
+    return optimize(pair[0].facts, PlanSettings(cores=4))
+
+
+@pytest.fixture(scope="module")
+def page(pair: tuple[Recorded, Recorded], chosen: Plan) -> str:
+    return report_html(*pair, chosen)
 
 
 def expected_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
@@ -97,8 +108,10 @@ def test_charts_hold_every_invocation_of_both_recordings(
         assert sorted(table["step"]) == steps
 
 
-def test_a_node_has_one_colour_in_both_timelines(page: str, both: tuple[Path, Path]) -> None:
-    palette = node_colours([read_recorded(path) for path in both])
+def test_a_node_has_one_colour_in_both_timelines(
+    page: str, both: tuple[Path, Path], pair: tuple[Recorded, Recorded]
+) -> None:
+    palette = node_colours([*pair])
     assert embedded.paths(page) == palette.paths
     for table, path in zip(embedded.invocations(page), both, strict=True):
         numbers: list[int] = table["node"].tolist()
@@ -140,10 +153,10 @@ def test_title_and_numbers_are_those_of_the_facts(page: str, both: tuple[Path, P
     assert below[1][0] == "0.0%"
 
 
-def test_plan_refusals_and_unlocking_annotations_are_told(both: tuple[Path, Path]) -> None:
-    before = read_recorded(both[0])
-    chosen = optimize(before.facts, PlanSettings(cores=4))
-    page = report_html(before, plan=chosen)
+def test_plan_refusals_and_unlocking_annotations_are_told(
+    pair: tuple[Recorded, Recorded], chosen: Plan
+) -> None:
+    page = report_html(pair[0], plan=chosen)
     assert chosen.refusals
     for refusal in chosen.refusals:
         assert f"{refusal.transform}({refusal.subject})" in page
@@ -155,11 +168,11 @@ def test_plan_refusals_and_unlocking_annotations_are_told(both: tuple[Path, Path
     assert "made from another recording" not in page
 
 
-def test_a_plan_of_another_program_is_pointed_out(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_plan_of_another_program_is_pointed_out(
+    pair: tuple[Recorded, Recorded], tmp_path: Path
+) -> None:
     other = ppo(Recording(), steps=3).write(tmp_path / "other.parquet")
-    page = report_html(
-        read_recorded(both[0]), plan=optimize(build_facts(other), PlanSettings(cores=4))
-    )
+    page = report_html(pair[0], plan=optimize(build_facts(other), PlanSettings(cores=4)))
     assert "made from another recording" in page
 
 
@@ -188,8 +201,8 @@ def test_a_sampled_recording_says_what_its_timeline_lacks(tmp_path: Path) -> Non
     assert len(embedded.invocations(page)[0]["left"]) == len(expected_rows(path, 1))
 
 
-def test_windows_are_told_with_cause_and_cure(both: tuple[Path, Path], page: str) -> None:
-    windows = read_recorded(both[0]).facts.windows
+def test_windows_are_told_with_cause_and_cure(pair: tuple[Recorded, Recorded], page: str) -> None:
+    windows = pair[0].facts.windows
     caused = [window for window in windows if window.cause is not None]
     assert caused
     for window in caused:
@@ -222,11 +235,11 @@ def test_another_iteration_can_be_chosen(both: tuple[Path, Path]) -> None:
 
 
 def test_fifty_thousand_invocations_a_side_stay_below_six_megabytes(
-    both: tuple[Path, Path],
+    pair: tuple[Recorded, Recorded],
 ) -> None:
     steps = 12_500
-    pair = [recordings.crowded(read_recorded(path), steps, n) for n, path in enumerate(both)]
-    page = report_html(pair[0], pair[1])
+    crowded = [recordings.crowded(recorded, steps, n) for n, recorded in enumerate(pair)]
+    page = report_html(crowded[0], crowded[1])
     assert len(page.encode()) < 6 * MEGABYTE
     tables = embedded.invocations(page)
     assert [len(table["left"]) for table in tables] == [4 * steps] * 2
@@ -239,7 +252,7 @@ def test_fifty_thousand_invocations_a_side_stay_below_six_megabytes(
             name: sum(s.end_ns - s.start_ns for s in recorded.spans if s.path == name) / 1e6
             for name in names
         }
-        for recorded in pair
+        for recorded in crowded
     ]
     for position, table in enumerate(levels):
         assert set(np.unique(table["node"]).tolist()) == set(range(len(names)))
@@ -259,7 +272,7 @@ def test_a_real_planned_run_is_shown_in_its_lanes(tmp_path: Path) -> None:
         rows=programs.ROWS,
     )
     paths = [tmp_path / "before.parquet", tmp_path / "after.parquet"]
-    with program(), rose.record(paths[0]):
+    with program(), rose.record(paths[0], activity="none"):
         iteration = programs.build()
         iteration()
         iteration()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.rose_opt.sql.traces import chosen, recorded
 
 ROUNDED = 0.51e-2  # answers are rounded to two digits or more
 ONE = [name for name, query in queries().items() if not query.schemas]
+Ask = Callable[..., list[tuple[Any, ...]]]
 TWO = [name for name, query in queries().items() if query.schemas]
 
 
@@ -27,6 +29,22 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answers]:
         "chosen slower": chosen(folder / "slower.parquet", slow=True),
     }
     return {name: Answers(path) for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def ask(traces: dict[str, Answers]) -> Iterator[Ask]:
+    """Rows of a query over traces, by schema; all queries of the same traces share a session."""
+    with contextlib.ExitStack() as open_sessions:
+        sessions: dict[tuple[str, ...], Session] = {}
+
+        def rows(query: str, **schemas: str) -> list[tuple[Any, ...]]:
+            key = tuple(schemas.values())
+            if key not in sessions:
+                paths = {schema: traces[name].path for schema, name in schemas.items()}
+                sessions[key] = open_sessions.enter_context(Session(paths))
+            return [row for batch in sessions[key].run(query).batches for row in batch]
+
+        yield rows
 
 
 def same(got: Sequence[Any], expected: Sequence[Any]) -> bool:
@@ -59,10 +77,9 @@ def test_every_query_of_the_page_has_an_answer_here() -> None:
 
 @pytest.mark.parametrize("name", ONE)
 @pytest.mark.parametrize("trace", ["recorded", "chosen"])
-def test_query_of_one_trace(traces: dict[str, Answers], trace: str, name: str) -> None:
+def test_query_of_one_trace(traces: dict[str, Answers], ask: Ask, trace: str, name: str) -> None:
     expected = ANSWERS[name](traces[trace])
-    with Session({"trace": traces[trace].path}) as session:
-        got = [row for batch in session.run(queries()[name].sql).batches for row in batch]
+    got = ask(queries()[name].sql, trace=trace)
     check(got, expected)
     assert got or (trace == "recorded" and name in {"first-stall", "cpu-bound-nodes"})
 
@@ -72,26 +89,25 @@ def test_query_of_one_trace(traces: dict[str, Answers], trace: str, name: str) -
     ("before", "after"), [("recorded", "recorded again"), ("chosen", "chosen slower")]
 )
 def test_query_of_two_traces(
-    traces: dict[str, Answers], before: str, after: str, name: str
+    traces: dict[str, Answers], ask: Ask, before: str, after: str, name: str
 ) -> None:
     expected = ANSWERS[name](traces[before], traces[after])
-    with Session({"before": traces[before].path, "after": traces[after].path}) as session:
-        got = [row for batch in session.run(queries()[name].sql).batches for row in batch]
+    got = ask(queries()[name].sql, before=before, after=after)
     check(got, expected)
     assert got
 
 
 @pytest.mark.parametrize("trace", ["recorded", "chosen"])
 def test_critical_path_covers_each_iteration_up_to_its_last_end(
-    traces: dict[str, Answers], trace: str
+    traces: dict[str, Answers], ask: Ask, trace: str
 ) -> None:
     answers = traces[trace]
-    with Session({"trace": traces[trace].path}) as session:
-        rows = session.run(
-            "SELECT iteration_id, sum(gap_ns + on_path_ns)::BIGINT, min(gap_ns), min(on_path_ns), "
-            "list(position ORDER BY position) FROM critical_path GROUP BY ALL"
-        )
-        got = {row[0]: row[1:] for batch in rows.batches for row in batch}
+    rows = ask(
+        "SELECT iteration_id, sum(gap_ns + on_path_ns)::BIGINT, min(gap_ns), min(on_path_ns), "
+        "list(position ORDER BY position) FROM critical_path GROUP BY ALL",
+        trace=trace,
+    )
+    got = {row[0]: row[1:] for row in rows}
     assert set(got) == {root["span_id"] for root in answers.roots}
     for root in answers.roots:
         mine = [r for r in answers.leaves if answers.root(r) is root]
@@ -102,14 +118,13 @@ def test_critical_path_covers_each_iteration_up_to_its_last_end(
         assert positions == list(range(len(positions)))
 
 
-def test_work_beside_the_critical_path_is_not_on_it(traces: dict[str, Answers]) -> None:
+def test_work_beside_the_critical_path_is_not_on_it(ask: Ask) -> None:
     """The last iteration of the trace runs an inference beside a longer simulation step."""
-    with Session({"trace": traces["chosen"].path}) as session:
-        rows = session.run(
-            "SELECT path, reason, gap_ns, on_path_ns FROM critical_path "
-            "WHERE iteration = (SELECT max(iteration) FROM iterations) ORDER BY position"
-        )
-        got = [row for batch in rows.batches for row in batch]
+    got = ask(
+        "SELECT path, reason, gap_ns, on_path_ns FROM critical_path "
+        "WHERE iteration = (SELECT max(iteration) FROM iterations) ORDER BY position",
+        trace="chosen",
+    )
     assert got == [
         ("iteration/loader.read", "start", 0, 300),
         ("iteration/sim.step", "data", 0, 500),
