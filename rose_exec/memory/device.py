@@ -6,6 +6,8 @@ Here a whole chunk is sent once and stays open; who reads which part of it is co
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import sys
 from typing import Any, Protocol
@@ -31,6 +33,10 @@ class Device(Protocol):
 
     def open(self, chunk: Chunk) -> Any:
         """The bytes of another process's chunk."""
+        ...
+
+    def close(self, device: str, opened: object) -> None:
+        """Let go of what holds another process's chunk open."""
         ...
 
     def release(self, chunk: Chunk) -> None:
@@ -101,12 +107,21 @@ class Cuda:
                 storage, 0, (chunk.nbytes,), (1,)
             )
 
+    def close(self, device: str, opened: object) -> None:
+        """Let go of another process's chunk; where the device no longer works, never.
+
+        torch closes it when the last reference goes, and ends the process where the driver refuses.
+        """
+        if not _works(device):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(opened))
+
     def release(self, chunk: Chunk) -> None:
         """Take back the count that torch gave the chunk, so that its memory can be freed."""
         import torch
 
         storage: Any = torch.UntypedStorage
-        storage._release_ipc_counter_cuda(*chunk.handle[4:6])  # noqa: SLF001
+        with contextlib.suppress(RuntimeError):  # of a device that no longer works
+            storage._release_ipc_counter_cuda(*chunk.handle[4:6])  # noqa: SLF001
 
     def collect(self) -> None:
         """Free what torch still keeps for readers."""
@@ -114,7 +129,8 @@ class Cuda:
         self._made.clear()
         self._opened.clear()
         if torch is not None and torch.cuda.is_initialized():
-            torch.cuda.ipc_collect()
+            with contextlib.suppress(RuntimeError):  # of a device that no longer works
+                torch.cuda.ipc_collect()
 
     def record(self, device: str, index: int) -> Ready | None:
         """Record an event on the current stream; where events cannot travel, wait for that stream."""
@@ -177,3 +193,14 @@ class Cuda:
         staged.copy_(tensor, non_blocking=True)
         self.fence(f"cuda:{tensor.device.index}").synchronize()
         return staged
+
+
+def _works(device: str) -> bool:
+    import torch
+
+    stream: Any = torch.cuda.current_stream(device)
+    try:
+        stream.query()
+    except RuntimeError:
+        return False
+    return True

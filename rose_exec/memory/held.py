@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,24 +38,52 @@ class Layout(NamedTuple):
     requires_grad: bool = False
     laid: tuple[int, ...] | None = None
 
-    def view(self, data: Any) -> Any:
+    def view(self, memory: Mapped, start: int) -> Any:
         """The tensor or array over its bytes.
 
         Args:
-            data: Bytes, as a numpy array or as a tensor.
+            memory: The chunk that they lie in.
+            start: Their place there [bytes].
 
         Returns:
-            A view that shares memory with `data`.
+            A view that shares memory with the chunk.
         """
         if self.array:
             order = "F" if self.strides else "C"
-            return np.ndarray(self.shape, self.dtype, data, order=order)
-        import torch
+            return np.ndarray(self.shape, self.dtype, memory.data, start, order=order)
+        typed = memory.typed(self.dtype)
+        strides = packed(self.shape) if self.strides is None else self.strides
+        return typed.as_strided(self.shape, strides, start // typed.itemsize)
 
-        if isinstance(data, np.ndarray):
-            data = torch.from_numpy(data)  # pyright: ignore[reportUnknownMemberType]
-        flat = data.view(getattr(torch, self.dtype))
-        return flat.view(self.shape) if self.strides is None else flat.as_strided(*self[2:4])
+
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of the last axis first [elements]."""
+    products = itertools.accumulate(shape[:0:-1], operator.mul, initial=1)
+    return tuple(products)[::-1] if shape else ()
+
+
+class Mapped:
+    """The bytes of a chunk in this process.
+
+    Args:
+        data: Them, as an array or as a tensor.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self._typed: dict[str, Any] = {}
+
+    def typed(self, dtype: str) -> Any:
+        """All of them as a tensor of an element type; made once, so that a value is one view of it."""
+        found = self._typed.get(dtype)
+        if found is None:
+            import torch
+
+            with torch.inference_mode(False):
+                data = self.data
+                whole: Any = torch.from_numpy(data) if type(data) is np.ndarray else data  # pyright: ignore[reportUnknownMemberType]
+                found = self._typed[dtype] = whole.view(getattr(torch, dtype))
+        return found
 
 
 class Ready(NamedTuple):
@@ -103,10 +133,9 @@ class Held:
             *(self.ready or ()),
         )
 
-    def within(self, memory: Any) -> Any:
+    def within(self, memory: Mapped) -> Any:
         """The value as a view of its chunk's bytes."""
-        start = self.place.offset
-        return self.layout.view(memory[start : start + self.nbytes])
+        return self.layout.view(memory, self.place.offset)
 
 
 def _held(

@@ -64,6 +64,7 @@ class Memory:
     def close(self) -> None:
         """Close what is open and give back what is shared."""
         self.outbox.close()
+        self.inbox.close_all()
         self.inbox = Inbox(self.device)
         self.device.collect()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rose_exec.memory.chunk import HOST, Chunk, ChunkId, open_host
 from rose_exec.memory.device import Device
-from rose_exec.memory.held import Held, ValueLost
+from rose_exec.memory.held import Held, Mapped, ValueLost
 
 
 class Inbox:
@@ -23,7 +23,7 @@ class Inbox:
         self._device = device
         self._lock = threading.Lock()
         self._chunks: dict[ChunkId, Chunk] = {}
-        self._open: dict[ChunkId, Any] = {}
+        self._open: dict[ChunkId, Mapped] = {}
         self._local = threading.local()
         self._fences: collections.deque[tuple[Any, list[Any], list[Held]]] = collections.deque()
 
@@ -34,8 +34,15 @@ class Inbox:
     def close(self, chunk: ChunkId) -> None:
         """Nothing of a chunk will be read any more."""
         with self._lock:
-            self._chunks.pop(chunk, None)
-            self._open.pop(chunk, None)
+            known = self._chunks.pop(chunk, None)
+            opened = self._open.pop(chunk, None)
+        if known is not None and opened is not None and known.device != HOST:
+            self._device.close(known.device, opened)
+
+    def close_all(self) -> None:
+        """Nothing will be read any more."""
+        for chunk in list(self._chunks):
+            self.close(chunk)
 
     def forget(self, owner: str) -> None:
         """A process has ended: close all its chunks."""
@@ -59,7 +66,7 @@ class Inbox:
             if held.chunk not in self._open:
                 chunk = self._chunks[held.chunk]
                 opened = open_host(chunk) if chunk.device == HOST else self._device.open(chunk)
-                self._open[held.chunk] = opened
+                self._open[held.chunk] = Mapped(opened)
             memory = self._open[held.chunk]
             if held.ready is not None:
                 self._device.wait(held.chunk.owner, held.device, held.ready)

@@ -16,7 +16,7 @@ from rose_exec.device_errors import is_out_of_memory
 from rose_exec.memory.arena import Arena, Place, chunk_bytes
 from rose_exec.memory.chunk import HOST, Chunk, ChunkId, create_host
 from rose_exec.memory.device import Device
-from rose_exec.memory.held import Held, layout_of
+from rose_exec.memory.held import Held, Mapped, layout_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Outbox:
         self._device = device
         self._lock = threading.Lock()
         self._arenas: dict[str, Arena] = {}
-        self._memory: dict[int, tuple[Chunk, Any]] = {}
+        self._memory: dict[int, tuple[Chunk, Mapped]] = {}
         self._where: dict[int, str] = {}
         self._numbers = 0
         self._events = 0
@@ -168,7 +168,7 @@ class Outbox:
             self._refuse(device, nbytes, error)
             return False
         self._numbers += 1
-        self._memory[number], self._where[number] = (chunk, memory), device
+        self._memory[number], self._where[number] = (chunk, Mapped(memory)), device
         self.announce(chunk)
         arena.add(number, nbytes)
         return True

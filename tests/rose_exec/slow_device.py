@@ -73,6 +73,9 @@ class SlowDevice:
     def release(self, chunk: Chunk) -> None:
         self.driver.released.append(chunk.id)
 
+    def close(self, device: str, opened: object) -> None:
+        assert device == NAME
+
     def collect(self) -> None:
         self.waits.clear()
 

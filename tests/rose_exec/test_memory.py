@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from rose_exec.memory import device
 from rose_exec.memory.arena import CHUNK_BYTES
 from rose_exec.memory.chunk import HOST, Chunk, open_host
-from rose_exec.memory.held import Held, ValueLost
+from rose_exec.memory.held import Held, Mapped, ValueLost
 from rose_exec.memory.here import Memory
 from tests.rose_exec.slow_device import NAME, Driver, Event, SlowDevice
 
@@ -261,4 +262,23 @@ def test_a_chunk_is_opened_by_its_descriptor_alone() -> None:
     chunk = source.outbox.news()[0][0]
     assert held is not None
     assert dataclasses.astuple(pickle.loads(pickle.dumps(chunk)))[-1] == -1
-    assert (held.within(open_host(other(chunk))) == np.arange(7)).all()
+    assert (held.within(Mapped(open_host(other(chunk)))) == np.arange(7)).all()
+
+
+def test_a_chunk_of_a_device_that_no_longer_works_is_never_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
+
+    class Storage:
+        def __del__(self) -> None:
+            ended.append("closed")  # where torch ends the process
+
+    cuda = device.Cuda()
+    for answers in ([True], [False]):
+        monkeypatch.setattr(device, "_works", lambda name: answers.pop())
+        opened = Storage()
+        cuda.close("cuda:0", opened)
+        del opened
+        gc.collect()
+        assert ended == ["closed"]
