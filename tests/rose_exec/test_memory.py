@@ -274,9 +274,14 @@ def test_a_chunk_of_a_device_that_no_longer_works_is_never_closed(
         def __del__(self) -> None:
             ended.append("closed")  # where torch ends the process
 
+    answers = iter([True, False])
+
+    def works(_: str) -> bool:
+        return next(answers)
+
+    monkeypatch.setattr(device, "_works", works)
     cuda = device.Cuda()
-    for answers in ([True], [False]):
-        monkeypatch.setattr(device, "_works", lambda name: answers.pop())
+    for _ in range(2):
         opened = Storage()
         cuda.close("cuda:0", opened)
         del opened
