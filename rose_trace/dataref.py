@@ -22,7 +22,7 @@ from rose_trace.pytree import class_of
 
 MAX_LEAVES = 65_536  # ours: a value with more leaves is recorded as one unknown reference
 
-Tokens = Sequence[Any]
+Tokens = tuple[Any, ...]
 """A value in pre-order: ``tensor, shape, dtype, strides, device`` for a tensor (strides in elements),
 the same for an ``array`` (strides in bytes, no device), ``plain, type`` or ``shaped, description`` for
 other leaves, and for a container its type with what its children are called: nothing, a length or
@@ -32,11 +32,12 @@ Numbers = list[int]
 """``ref, producer, offset`` of every leaf; offsets in the units of the strides."""
 
 TOO_LARGE: Tokens = ("too large",)
+UNKNOWN_NUMBERS = (0, 0, 0)
 NO_VALUES: Tokens = ()
 NONE: Tokens = (type(None),)
 
 
-class _TooManyLeavesError(Exception):
+class TooManyLeavesError(Exception):
     """The value has more than `MAX_LEAVES` leaves."""
 
 
@@ -47,7 +48,7 @@ Walk = Callable[[Any, Numbers, "list[Any]", "Claim | None"], None]
 """Appends the numbers and tokens of one kind of value."""
 
 
-def describe_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tokens, Numbers]:
+def describe_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tokens, Sequence[int]]:
     """References in the arguments of a call.
 
     Args:
@@ -59,19 +60,18 @@ def describe_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Toke
     """
     numbers: Numbers = []
     tokens: list[Any] = [tuple(kwargs)] if kwargs else [()]
-    walks = _walks
     try:
         for value in args:
             kind = class_of(value)
-            (walks.get(kind) or _learn(kind))(value, numbers, tokens, None)
+            (walks.get(kind) or learn(kind))(value, numbers, tokens, None)
         if kwargs:
             _items(kwargs.values(), numbers, tokens, None)
-    except (RecursionError, _TooManyLeavesError):
-        return TOO_LARGE, [0, 0, 0]
-    return tokens, numbers
+    except (RecursionError, TooManyLeavesError):
+        return TOO_LARGE, UNKNOWN_NUMBERS
+    return tuple(tokens), tuple(numbers)
 
 
-def describe_result(value: Any, claim: Claim) -> tuple[Tokens, Numbers]:
+def describe_result(value: Any, claim: Claim) -> tuple[Tokens, Sequence[int]]:
     """References in a result; storages that did not come out of a child become the caller's.
 
     The producer of a storage is the invocation that handed it out last. One that merely passes on
@@ -88,10 +88,10 @@ def describe_result(value: Any, claim: Claim) -> tuple[Tokens, Numbers]:
     tokens: list[Any] = []
     kind = class_of(value)
     try:
-        (_walks.get(kind) or _learn(kind))(value, numbers, tokens, claim)
-    except (RecursionError, _TooManyLeavesError):
-        return TOO_LARGE, [0, 0, 0]
-    return tokens, numbers
+        (walks.get(kind) or learn(kind))(value, numbers, tokens, claim)
+    except (RecursionError, TooManyLeavesError):
+        return TOO_LARGE, UNKNOWN_NUMBERS
+    return tuple(tokens), tuple(numbers)
 
 
 def _tensor(value: Any, numbers: Numbers, tokens: list[Any], claim: Claim | None) -> None:
@@ -102,9 +102,7 @@ def _tensor(value: Any, numbers: Numbers, tokens: list[Any], claim: Claim | None
         numbers += (0, 0, 0)
         tokens += ("tensor", value.shape, value.dtype, None, str(value.device))
         return
-    known = getattr(storage, "rose_identity", None) or identity.of_new_storage(
-        storage, value.device
-    )
+    known = identity.of_storage(storage, value.device)
     if claim is not None and known.stamp < claim[1]:
         known.producer, _, known.stamp = claim
     numbers += (known.ref, known.producer, offset)
@@ -161,19 +159,19 @@ def _dataclass(value: Any, numbers: Numbers, tokens: list[Any], claim: Claim | N
 
 def _items(values: Any, numbers: Numbers, tokens: list[Any], claim: Claim | None) -> None:
     if len(numbers) > 3 * MAX_LEAVES:
-        raise _TooManyLeavesError
-    walks = _walks
+        raise TooManyLeavesError
     for value in values:
         kind = class_of(value)
-        (walks.get(kind) or _learn(kind))(value, numbers, tokens, claim)
+        (walks.get(kind) or learn(kind))(value, numbers, tokens, claim)
 
 
-_walks: dict[type[Any], Walk] = {type(None): _none, tuple: _sequence, list: _sequence, dict: _dict}
+walks: dict[type[Any], Walk] = {type(None): _none, tuple: _sequence, list: _sequence, dict: _dict}
+"""How values of the classes met so far are walked."""
 _fields: dict[type[Any], tuple[str, ...]] = {}
 
 
-def _learn(cls: Any) -> Walk:
-    """How values of a class are walked, found once."""
+def learn(cls: Any) -> Walk:
+    """How values of a class are walked, found once and kept in `walks`."""
     torch = sys.modules.get("torch")
     if torch is not None and derives(cls, torch.Tensor):
         walk: Walk = _tensor
@@ -188,5 +186,5 @@ def _learn(cls: Any) -> Walk:
         walk = _shaped
     else:
         walk = _plain
-    _walks[cls] = walk
+    walks[cls] = walk
     return walk

@@ -1,7 +1,8 @@
 """Identity of storages: the same number for every view of one storage, never one number for two.
 
 A storage keeps its identity as an attribute on the storage object, so views share it and a freed
-address is never mistaken for the old value. Torch is looked up, never imported.
+address is never mistaken for the old value. Where the native hot path records, it keeps them instead, by
+storage: `keep_in`. Torch is looked up, never imported.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class Identity:
 
 UNKNOWN = Identity(0)
 
+Table = Callable[[Any, str], Identity | None]
+"""Gives the identity of a storage on a device by that name; ``None`` for what it cannot keep."""
+
+_table: Table | None = None
+
 
 def of_tensor(tensor: Any) -> Identity:
     """Identity of the storage behind a tensor.
@@ -49,17 +55,35 @@ def of_tensor(tensor: Any) -> Identity:
         NotImplementedError: If it has no storage (a sparse tensor).
         RuntimeError: The same for a functional tensor.
     """
-    storage = tensor.untyped_storage()
-    return getattr(storage, "rose_identity", None) or of_new_storage(storage, tensor.device)
+    return of_storage(tensor.untyped_storage(), tensor.device)
 
 
-def of_new_storage(storage: Any, device: Any) -> Identity:
-    """Give a storage its identity."""
+def of_storage(storage: Any, device: Any) -> Identity:
+    """Identity of a storage, given to it now where it has none."""
+    if _table is not None:
+        known = _table(storage, _device_name(device))
+        if known is not None:
+            return known
+    known = getattr(storage, "rose_identity", None)
+    if known is None:
+        known = storage.rose_identity = Identity(next_ref(), _device_name(device))
+    return known
+
+
+def keep_in(table: Table | None) -> None:
+    """Ask `table` for the identities of torch's storages from now on; ``None``: the storages themselves.
+
+    Numbers given before are not taken over: a recording must not begin before.
+    """
+    global _table
+    _table = table
+
+
+def _device_name(device: Any) -> str:
     name = _devices.get(device)
     if name is None:
         name = _devices[device] = str(device)
-    identity = storage.rose_identity = Identity(_next_ref(), name)
-    return identity
+    return name
 
 
 def of_array(array: Any) -> tuple[Identity, int]:
@@ -86,8 +110,8 @@ def of_array(array: Any) -> tuple[Identity, int]:
 
 def after_fork() -> None:
     """Hand out numbers of this process alone from now on."""
-    global _next_ref
-    _next_ref = _new_refs()
+    global next_ref
+    next_ref = _new_refs()
 
 
 def _new_refs() -> Callable[[], int]:
@@ -95,7 +119,9 @@ def _new_refs() -> Callable[[], int]:
     return itertools.count((random.SystemRandom().getrandbits(30) + 1) << 32).__next__
 
 
-_next_ref = _new_refs()
+next_ref = _new_refs()
+"""Gives the number of the next storage."""
+
 _devices: dict[Any, str] = {}
 _arrays: dict[int, tuple[Identity, weakref.ref[Any]]] = {}
 
@@ -106,7 +132,7 @@ def _watched(owner: Any) -> Identity:
     entry = _arrays.get(place)
     if entry is None:
         watch: weakref.ref[Any] = weakref.ref(owner, functools.partial(_forget, place))
-        entry = _arrays[place] = (Identity(_next_ref()), watch)
+        entry = _arrays[place] = (Identity(next_ref()), watch)
     return entry[0]
 
 

@@ -69,6 +69,8 @@ class Site:
         probation: How many more short invocations it takes to be taken for brief.
         attributes: Attributes of all its rows.
         unwatched: How many more calls to watch for draws from process-wide generators.
+        seen_inputs: Tokens of the last arguments, where the hot path has seen them.
+        seen_outputs: Tokens of the last result, likewise.
     """
 
     kind: str
@@ -82,10 +84,12 @@ class Site:
     written: tuple[list[int], ...] = ()
     indices: itertools.count[int] | None = None
     attributes: tuple[tuple[str, str], ...] = ()
-    unwatched: int = WATCHED_CALLS
+    unwatched: int = 0
     is_async: bool = False
     brief: bool = False
     probation: int = 0
+    seen_inputs: Tokens = ()
+    seen_outputs: Tokens = ()
 
 
 def declaration_json(node: ExecutionNode, instance: Instance | None) -> str:
@@ -135,26 +139,31 @@ class Invocation(Frame, NonRecordingSpan):
         versions: Writes to each declared state before this call.
     """
 
-    # Values that most calls keep live on the class: a call sets only what differs.
-    execution: Execution | None = None
-    wait_ns: int | None = None
-    count: int | None = None
-    error: str | None = None
-    inputs: Tokens = NO_VALUES
-    input_refs: Sequence[int] = ()
-    outputs: Tokens = NO_VALUES
-    output_refs: Sequence[int] = ()
-    carry: Tokens | None = None
-    versions: tuple[int, ...] = ()
-    frame_token: Token[Frame | None] | None = None
-    context_token: Token[Context] | None = None
-    start_ns: int = 0
-    end_ns: int = 0
-    mark: Mark | None = None
-    device_end_ns: int | None = None
-    stream: int | None = None
-    cpu_ns: int | None = 0
-    threads: int = 0
+    __slots__ = (
+        "buffer",
+        "carry",
+        "context_token",
+        "count",
+        "cpu_ns",
+        "device_end_ns",
+        "end_ns",
+        "error",
+        "execution",
+        "frame_token",
+        "input_refs",
+        "inputs",
+        "mark",
+        "ordinal",
+        "output_refs",
+        "outputs",
+        "parent_id",
+        "site",
+        "start_ns",
+        "stream",
+        "threads",
+        "versions",
+        "wait_ns",
+    )
 
     def __init__(
         self, site: Site, caller: Frame, buffer: ThreadBuffer, span_id: int, ordinal: int
@@ -171,6 +180,23 @@ class Invocation(Frame, NonRecordingSpan):
         self.rows = caller.rows
         self.buffer = buffer
         self.ordinal = ordinal
+        self.inputs: Tokens = NO_VALUES
+        self.input_refs: Sequence[int] = NO_VALUES
+        self.outputs: Tokens = NO_VALUES
+        self.output_refs: Sequence[int] = NO_VALUES
+        self.versions: tuple[int, ...] = ()
+        self.start_ns = self.end_ns = self.threads = 0
+        self.cpu_ns: int | None = None
+        self.execution: Execution | None = None
+        self.wait_ns: int | None = None
+        self.count: int | None = None
+        self.error: str | None = None
+        self.carry: Tokens | None = None
+        self.frame_token: Token[Frame | None] | None = None
+        self.context_token: Token[Context] | None = None
+        self.mark: Mark | None = None
+        self.device_end_ns: int | None = None
+        self.stream: int | None = None
 
     def get_span_context(self) -> SpanContext:
         """OpenTelemetry's view of this invocation."""

@@ -68,12 +68,11 @@ def result_signature(tokens: Tokens) -> Signature:
 def _signature(
     tokens: Tokens, known: dict[Tokens, Signature], read: Callable[[Tokens], Signature]
 ) -> Signature:
-    key = tuple(tokens)
-    signature = known.get(key)
+    signature = known.get(tokens)
     if signature is None:
         if len(known) >= REMEMBERED:
             known.clear()
-        signature = known[key] = read(key)
+        signature = known[tokens] = read(tokens)
     return signature
 
 

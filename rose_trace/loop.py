@@ -5,6 +5,7 @@ Paper: §4.2, Fig. 6 (LoopNode).
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -49,9 +50,8 @@ class LoopNode(ExecutionNode, Generic[Carry, Item, Output]):
         """Bind to an instance, so that a loop can be a method."""
         if instance is None:
             return self
-        bound: LoopNode[Carry, Item, Output] = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__)
-        bound._bound = instance
+        bound = copy.copy(self)
+        bound._bound = instance  # noqa: SLF001
         return bound
 
     @property

@@ -41,6 +41,10 @@ class ExecutionNode:
 
     kind = "exec"
 
+    # What every invocation asks for has a fixed place: the native hot path reads it there, and leaves
+    # the site of the last invocation in `recent`.
+    __slots__ = ("__dict__", "__weakref__", "entry", "is_method", "name", "recent", "suspends")
+
     def __init__(
         self, entry: Callable[..., Any], name: str | None, declaration: Declaration
     ) -> None:
@@ -49,6 +53,7 @@ class ExecutionNode:
         self.declaration = declaration
         self.key = definition_key(entry)
         self.is_method = False
+        self.recent: Any = None
         self.is_async = inspect.iscoroutinefunction(entry)
         self.is_generator = inspect.isgeneratorfunction(entry) or inspect.isasyncgenfunction(entry)
         self.suspends = self.is_async or self.is_generator

@@ -24,10 +24,17 @@ from rose_trace import hooks, otel
 from rose_trace.buffers import FLUSH_ROWS, Buffers, Part, ThreadBuffer
 from rose_trace.component import Instance, LocalComponents
 from rose_trace.dataref import NONE, describe_inputs, describe_result
-from rose_trace.device_time import DeviceClock, cuda_index
+from rose_trace.device_time import DeviceClock, Mark, cuda_index
 from rose_trace.frames import Frame, current
 from rose_trace.generators import State, capture, changed
-from rose_trace.invocation import Execution, Invocation, Site, declaration_json, execution
+from rose_trace.invocation import (
+    WATCHED_CALLS,
+    Execution,
+    Invocation,
+    Site,
+    declaration_json,
+    execution,
+)
 from rose_trace.loop import LoopNode
 from rose_trace.node import ExecutionNode
 from rose_trace.otel import SPAN_KEY
@@ -61,6 +68,9 @@ class Recorder(LocalComponents):
         trace_id: OpenTelemetry trace of the roots; 0 for a new one per root.
         parent_id: OpenTelemetry parent of the roots; 0 for none.
     """
+
+    # What every invocation asks for has a fixed place: the native hot path reads it there.
+    __slots__ = ("_device", "_local", "_lock", "_sites", "buffers")
 
     def __init__(
         self, part: Part, settings: ChildSettings, trace_id: int = 0, parent_id: int = 0
@@ -183,15 +193,13 @@ class Recorder(LocalComponents):
             inv.wait_ns, planned.wait_ns = planned.wait_ns, None
         self.attach(inv)
         now = inv.start_ns = _now()
-        if site.brief:
-            inv.cpu_ns = None
-        elif now - buffer.read_ns > CPU_READING_NS:
-            buffer.cpu_ns = inv.cpu_ns = _cpu_time()
-            buffer.read_ns = now
-        else:
+        if not site.brief:
+            if now - buffer.read_ns > CPU_READING_NS:
+                buffer.cpu_ns = _cpu_time()
+                buffer.read_ns = now
             inv.cpu_ns = buffer.cpu_ns + now - buffer.read_ns
         if now - buffer.looked_ns > THREADS_READING_NS:
-            _read_threads(buffer, now)
+            read_threads(buffer, now)
             self._device.look()
         inv.threads = buffer.threads if planned is None else planned.threads or buffer.threads
         return inv
@@ -264,13 +272,18 @@ class Recorder(LocalComponents):
                 if site.kind == "loop":
                     inv.carry = describe_result(result[0], claim)[0]
             if self._device.active:
-                inv.mark = self._device.mark(inv.start_ns, now, _device_of(inv))
+                inv.mark = self.mark(inv)
             rows = buffer.rows
             rows.append(inv)
             if len(rows) >= FLUSH_ROWS:
                 self.buffers.filled(buffer)
         except Exception as failure:
             self.fail(failure)
+
+    def mark(self, inv: Invocation) -> Mark | None:
+        """Leave an event behind the device work of an invocation that closes now."""
+        device = cuda_index(x for x in (*inv.inputs, *inv.outputs) if class_of(x) is str)
+        return self._device.mark(inv.start_ns, inv.end_ns, device)
 
     def leave(self, inv: Invocation) -> None:
         """Detach the contexts of an invocation."""
@@ -365,6 +378,7 @@ class Recorder(LocalComponents):
                     cell for cell, access in zip(cells, accesses, strict=True) if access.mode.writes
                 ),
                 itertools.count() if node.kind == "iteration" else None,
+                unwatched=WATCHED_CALLS,
                 is_async=node.is_async,
             )
             key = (node.entry, node.name, caller_path, None if instance is None else instance.name)
@@ -428,12 +442,8 @@ _GLUE = json.dumps(
 )
 
 
-def _device_of(inv: Invocation) -> int:
-    """Index of the first CUDA device among the values of an invocation; -1 without any."""
-    return cuda_index(x for x in (*inv.inputs, *inv.outputs) if class_of(x) is str)
-
-
-def _read_threads(buffer: ThreadBuffer, now: int) -> None:
+def read_threads(buffer: ThreadBuffer, now: int) -> None:
+    """Look up the intra-op threads of the program."""
     buffer.looked_ns = now
     torch = sys.modules.get("torch")
     if torch is not None:

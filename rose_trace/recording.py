@@ -15,10 +15,10 @@ from rose_trace import activity as sources
 from rose_trace import hooks, identity, otel
 from rose_trace.late_import import after_import
 from rose_trace.merge import merge
+from rose_trace.native import recorder_class
 from rose_trace.parquet import TraceError, TraceInfo, parts_of, producer
 from rose_trace.parts import PartFile
 from rose_trace.record import PARENT_VARIABLE, ChildSettings, close_first
-from rose_trace.recorder import Recorder
 from rose_trace.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ProcessRecording:
         self.export: LiveExport | None = None
         self._foreign: Any = None  # rose_trace.otel_foreign, once the SDK is there
         self.part = self._new_part(process)
-        kind = Recorder
+        kind = recorder_class()
         if settings.nvtx:
             from rose_trace.nvtx import RangedRecorder
 

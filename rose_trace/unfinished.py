@@ -28,15 +28,13 @@ def unfinished(
         Invocations by node path, in the order in which they began.
     """
     mine = {id(site) for site in sites}
-    late = {id(inv) for inv in unwritten}
     # Not isinstance: it may run code of the objects that it asks.
     live: list[Invocation] = [item for item in gc.get_objects() if type(item) is Invocation]
+    still_open = [inv for inv in live if not inv.end_ns]
     found = sorted(
         (inv.start_ns, inv.path)
-        for inv in live
-        if id(inv.site) in mine
-        and inv.start_ns >= max(since_ns, 1)
-        and (not inv.end_ns or id(inv) in late)
+        for inv in (*still_open, *unwritten)
+        if id(inv.site) in mine and inv.start_ns >= max(since_ns, 1)
     )
     counts: dict[str, int] = {}
     for _, path in found:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,12 +29,14 @@ class Step:
     reward: float
 
 
-def describe_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[int]]:
+def describe_inputs(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Signature, Sequence[int]]:
     tokens, numbers = dataref.describe_inputs(args, kwargs)
     return layout.input_signature(tokens), numbers
 
 
-def describe_result(value: Any) -> tuple[Signature, list[int]]:
+def describe_result(value: Any) -> tuple[Signature, Sequence[int]]:
     tokens, numbers = dataref.describe_result(value, (1, 2, 3))
     return layout.result_signature(tokens), numbers
 
@@ -183,7 +185,7 @@ def test_values_without_a_storage_are_unknown() -> None:
     cycle.append(cycle)
     signature, numbers = describe_inputs((cycle,), {})
     assert signature is layout.TOO_LARGE
-    assert numbers == [0, 0, 0]
+    assert numbers == (0, 0, 0)
     assert describe_inputs(([0] * (dataref.MAX_LEAVES + 1), [1]), {})[0] is layout.TOO_LARGE
 
 

@@ -1,0 +1,86 @@
+"""Which recorder a recording gets: the native one where it has been built, otherwise the Python one."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import sys
+from typing import Any, Protocol
+
+from rose_trace import identity, otel
+from rose_trace.identity import Identity
+from rose_trace.native.library import library_path
+from rose_trace.recorder import Recorder
+
+VARIABLE = "ROSE_NATIVE"
+"""Environment variable; ``0`` keeps recording in Python."""
+
+NAME = "rose_trace.native.hot_path"
+
+log = logging.getLogger("rose_trace")
+
+
+class HotPath(Protocol):
+    """The compiled module."""
+
+    def method(self, recorder: type[Recorder], /) -> Any:
+        """The method `invoke` of a class of recorders."""
+        ...
+
+    def of_storage(self, storage: Any, device: str, /) -> Identity | None:
+        """Identity of a storage; ``None`` for an object that is not torch's own."""
+        ...
+
+    def known_storages(self) -> int:
+        """How many storages that are in use have an identity."""
+        ...
+
+
+def hot_path() -> HotPath | None:
+    """The native hot path; ``None`` where it is switched off, not built, or does not fit.
+
+    It reads torch's own objects, so there is none in a process that has not imported torch.
+    """
+    loaded: Any = sys.modules.get(NAME)
+    torch = sys.modules.get("torch")
+    if torch is None or otel.variable is None or os.environ.get(VARIABLE) == "0":
+        return None
+    if loaded is not None:
+        return loaded
+    built = library_path(torch)
+    if not built.exists():
+        return None
+    try:
+        loader = importlib.machinery.ExtensionFileLoader(NAME, str(built))
+        spec = importlib.util.spec_from_loader(NAME, loader)
+        assert spec is not None
+        module: Any = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        log.warning(
+            "%s: expected a hot path that loads, got %s. Recording stays in Python; delete the file and run "
+            "rose-trace build.",
+            built,
+            error,
+        )
+        return None
+    sys.modules[NAME] = module
+    return module
+
+
+def recorder_class() -> type[Recorder]:
+    """The recorder of a recording that begins now; identities of storages are kept where it reads them."""
+    found = hot_path()
+    identity.keep_in(None if found is None else found.of_storage)
+    if found is None:
+        return Recorder
+    kind = _classes.get(NAME)
+    if kind is None:
+        kind = _classes[NAME] = type("NativeRecorder", (Recorder,), {})
+        kind.invoke = found.method(kind)
+    return kind
+
+
+_classes: dict[str, type[Recorder]] = {}
