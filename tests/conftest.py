@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import multiprocessing
+import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -18,6 +20,7 @@ from hypothesis import settings
 from tests import properties
 
 GOLDEN = Path(__file__).parent / "golden"
+PROFILES = Path(__file__).resolve().parents[2] / "shared" / "data"
 # What a worker imports sooner or later; pyarrow takes pandas along with the first rows of a recording.
 PRELOADED = [
     "rose_exec.workers.serve",
@@ -80,6 +83,31 @@ class Golden:
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compare text with a golden file: `golden.check("facts/loop.txt", text)`."""
     return Golden(GOLDEN, update=request.config.stash[_update])
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A real profiler file as a trace, imported once for all tests and test processes: read it only."""
+    from rose_trace.interop import import_trace
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+
+    def convert(name: str) -> Path:
+        file = PROFILES / name
+        if not file.exists():
+            pytest.skip(f"no real profiler file at {file}")
+        folder = shared / "imported" / name
+        if not folder.exists():
+            own = tmp_path_factory.mktemp("imported")
+            import_trace(file, own / "trace.parquet")
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # another process was first
+                own.rename(folder)
+        return folder / "trace.parquet"
+
+    return convert
 
 
 @pytest.fixture(scope="session", autouse=True)

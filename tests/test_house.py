@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 from hypothesis import settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.rose_exec.worker_requests import loaded
 
 pytest_plugins = ["pytester"]
 
@@ -167,9 +171,13 @@ def test_tracing_imports_without_torch() -> None:
     )
 
 
+@pytest.mark.usefixtures("workers_from_a_clean_process")
 def test_training_loads_neither_solver_nor_database() -> None:
-    code = "import sys, rose_exec; print([m for m in ('ortools', 'duckdb', 'bokeh') if m in sys.modules])"
-    assert python(code).strip() == "[]"
+    """In a process that has imported what workers import, and nothing of this one."""
+    clean = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, mp_context=clean) as pool:
+        names = {"rose_exec", "ortools", "duckdb", "bokeh"}
+        assert pool.submit(loaded, names).result() == {"rose_exec"}
 
 
 @pytest.mark.parametrize("script", sorted(PYPROJECT["project"]["scripts"]))
@@ -281,7 +289,7 @@ def test_gpu_without_a_device_is_an_error_not_a_skip(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite.makepyfile("def test_nothing(): pass")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    refused = suite.runpytest_subprocess("--gpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    refused = suite.runpytest_inprocess("--gpu")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines("*--gpu: expected a CUDA device that torch can use*")

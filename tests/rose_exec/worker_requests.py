@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -50,6 +51,11 @@ def plain(answer: Answer) -> Any:
     here().fence()
     here().settle()
     return pytree.unflatten(answer.structure, iter(leaves))
+
+
+def loaded(names: set[str]) -> set[str]:
+    """Which of these modules the process has imported."""
+    return names & sys.modules.keys()
 
 
 def ramp(count: int, device: str = "cpu") -> torch.Tensor:

@@ -6,6 +6,7 @@ import gzip
 import json
 import sqlite3
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,6 @@ import numpy as np
 import pytest
 
 from rose_opt.facts import CauseKind, Facts, build_facts
-from rose_trace.interop import import_trace
 from rose_trace.parquet import read_spans, read_table
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
@@ -114,18 +114,13 @@ def read_raw(name: str) -> Raw:
 
 
 @pytest.fixture(scope="module")
-def taken(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def taken(imported: Callable[[str], Path]) -> Any:
     """Facts of a real file, and where its trace is."""
-    made: dict[str, tuple[Facts, Path]] = {}
 
+    @cache
     def take(name: str) -> tuple[Facts, Path]:
-        if not (DATA / name).exists():
-            pytest.skip(f"no real profiler file at {DATA / name}")
-        if name not in made:
-            path = tmp_path_factory.mktemp("real") / "trace.parquet"
-            import_trace(DATA / name, path)
-            made[name] = (build_facts(path), path)
-        return made[name]
+        path = imported(name)
+        return build_facts(path), path
 
     return take
 

@@ -5,7 +5,7 @@ import gzip
 import json
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -335,10 +335,12 @@ def real(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_real_profiles_keep_every_kernel(name: str, tmp_path: Path) -> None:
-    trace = tmp_path / "t.parquet"
-    import_trace(real(name), trace)
-    shown = Timeline(export(trace, "t.pftrace"))
+def test_real_profiles_keep_every_kernel(
+    name: str, imported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    trace = imported(name)
+    export_trace(trace, tmp_path / "t.pftrace")
+    shown = Timeline(tmp_path / "t.pftrace")
     kernels = [s for s in shown.on_devices() if s["category"] == "kernel"]
     assert len(kernels) == KERNELS[name]
     columns = ["start_ns", "end_ns", "node", "stream", "kind"]

@@ -38,22 +38,6 @@ def real(name: str) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A real file as a trace, imported once for all tests."""
-    made: dict[str, Path] = {}
-
-    def convert(name: str) -> Path:
-        if name not in made:
-            file = real(name)
-            path = tmp_path_factory.mktemp("imported") / "trace.parquet"
-            import_trace(file, path)
-            made[name] = path
-        return made[name]
-
-    return convert
-
-
 SHOWN = ("span_id", "parent_id", "kind", "node", "path", "pid", "thread")
 TIMES = ("start_ns", "end_ns", "device_end_ns")
 
