@@ -18,6 +18,7 @@ from rose_exec.refs import Output, Result, concrete, defer, describe, value_of
 from rose_exec.revival import Revival
 from rose_exec.scope import Outputs, Scope
 from rose_exec.split import merge_trees, slice_arguments
+from rose_exec.storages import Storages
 from rose_exec.suspended import resumed_after
 from rose_exec.tasks import Task, Tasks, with_rows
 from rose_exec.workers import Job, ambient
@@ -106,6 +107,9 @@ class Calls:
         """Copies of components for their readers."""
         self.chains = Chains(self._plan, self.private.accesses_of)
         """Instances of states that a temporal split replicates."""
+        storages = self.private.preparations.storages
+        self.storages = Storages(self._plan, storages, self._accesses_of)
+        """Storages that are copied when a value is handed out."""
         self.reserved = functools.cache(self._reserved)
         """What anything below a path may touch."""
         self._reservation = functools.cache(self._reserved_with_copies)
@@ -206,6 +210,7 @@ class Calls:
             expected = with_rows(expected, self._batches, len(target.rows))
         cores = self._plan.core_demand.get(path, 1.0)
         values = [value_of(leaf) for leaf in leaves]
+        self.storages.touch(path, call.position, values)
         touched = self.private.preparations.bound(path, job.allowed)
         access = self.chains.bound(touched, self.chains.chain(here))
         return Task(

@@ -217,6 +217,7 @@ class Driver:
             self._tasks.wait_all()
             if self._conductor is not None:
                 self._conductor.ended(result)
+            self._calls.storages.forget()
             error = self._tasks.first_error()
             if error is not None:
                 self.serial = True

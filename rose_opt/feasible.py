@@ -68,6 +68,7 @@ class Enumeration:
         works: Whether a candidate is applicable, legal and fits.
         apart: Whether the groups of a split have different engines for a node.
         free: Whether the trace, too, showed no iteration of a loop that inherits anything.
+        copied: The program with storages copied that may be; ``None`` for as it is.
     """
 
     subject: Subject
@@ -76,6 +77,7 @@ class Enumeration:
     works: Callable[[Candidate], bool]
     apart: Callable[[SpatialSplit | TemporalSplit, str], bool]
     free: Callable[[str], bool] = lambda _: True
+    copied: Subject | None = None
 
 
 def feasible(ask: Enumeration, target: str) -> Iterator[Candidate]:
@@ -118,7 +120,7 @@ def _in_loop(ask: Enumeration, target: str, parent: GraphNode) -> Iterator[Candi
     counts = range(2, ask.max_groups + 1)
     temporal = [
         TemporalSplit(loop, k)
-        for loop in free_loops(ask.subject, target)
+        for loop in free_loops(ask.copied or ask.subject, target)
         for k in counts
         if ask.free(loop) and k <= (graph.node(loop).count or 0)
     ]

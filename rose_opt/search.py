@@ -16,10 +16,17 @@ from rose_opt.capacity import activity_refusal, lane_refusal, memory_refusal
 from rose_opt.facts import Facts
 from rose_opt.feasible import Candidate, Enumeration, feasible
 from rose_opt.placement import Workers, place
-from rose_opt.plan import Refusal, between, replicated_components, sharded_components
+from rose_opt.plan import (
+    Preparations,
+    Refusal,
+    between,
+    replicated_components,
+    sharded_components,
+)
 from rose_opt.settings import PlanSettings
 from rose_opt.transforms import (
     Composition,
+    CopyOnBind,
     Interleave,
     Merge,
     Rewire,
@@ -138,6 +145,7 @@ class _Search:
         self._known: dict[tuple[str, str, str], Refusal | None] = {}
         self._legal: dict[str, Refusal | None] = {}
         self._forms: dict[str, Composition] = {}
+        self._copied, self._storages = _with_copies(self.subject)
 
     @property
     def told(self) -> tuple[Refusal, ...]:
@@ -153,6 +161,7 @@ class _Search:
             works=lambda candidate: self.refusal(self._prepared(candidate)) is None,
             apart=self._apart,
             free=self._seen_free,
+            copied=self._copied,
         )
         for candidate in feasible(ask, target):
             made = self._prepared(candidate)
@@ -200,8 +209,11 @@ class _Search:
         node, graph = self.facts.graph.node(rewire.node), self.facts.graph
         if node.kind == "loop":
             return None
+        copies = Preparations.of([item.text for item in candidate.composition])
+        touched = copies.bound(node.path, graph.effective(node.path))
         for passed in between(self.hierarchy, rewire.node, rewire.beside)[:-1]:
-            conflict = first_conflict(graph.effective(passed.path), graph.effective(node.path))
+            before = copies.bound(passed.path, graph.effective(passed.path))
+            conflict = first_conflict(before, touched)
             if conflict is not None or graph.data_edges(passed.path, node.path):
                 return Refusal(
                     rewire.name,
@@ -241,9 +253,9 @@ class _Search:
             found = outcome if isinstance(outcome, Refusal) else None
             if found is not None:
                 found = self._with_evidence(found)
-                unlocked = unlocking(composition, self.subject)
-                if unlocked is not None:
-                    found = replace(found, unlock=f"{found.unlock} {unlocked}")
+                advice = unlocking(composition, self.subject)
+                if advice is not None:
+                    found = replace(found, unlock=f"{found.unlock} {advice}")
             self._legal[text] = found
         return self._legal[text]
 
@@ -253,7 +265,8 @@ class _Search:
             if loop.kind != "loop":
                 continue
             split = TemporalSplit(loop.path, 2)
-            found = self._illegal((split, Interleave(loop.path), Merge(loop.path)))
+            whole = (split, Interleave(loop.path), Merge(loop.path))
+            found = self._illegal(self._prepared(Candidate(target, "", whole)).composition)
             if (
                 found is not None
                 and found.transform == split.name
@@ -265,7 +278,9 @@ class _Search:
     def _seen_free(self, loop: str) -> bool:
         """Whether the trace showed no dependence that the declarations alone do not tell."""
         fact = self.facts.loops.get(loop)
-        return fact is None or fact.free
+        if fact is None or fact.free:
+            return True
+        return bool(fact.evidence) and all(e.state in self._storages for e in fact.evidence)
 
     def _with_evidence(self, refusal: Refusal) -> Refusal:
         """A dependent loop with what the trace showed: node, state, iteration and invocation."""
@@ -294,6 +309,17 @@ class _Search:
         if isinstance(split, SpatialSplit):
             partner_ns = estimated_ns(self.facts, candidate.partner, split.groups)
         return abs(self.facts.timings[candidate.target].mean_ns - partner_ns)
+
+
+def _with_copies(subject: Subject) -> tuple[Subject, frozenset[str]]:
+    """The program with every storage copied that may be, and those storages."""
+    copied: set[str] = set()
+    leaf = next((node.path for node in subject.graph.leaves(subject.graph.root.path)), "")
+    for copy in CopyOnBind.candidates(subject, leaf, 2):
+        if copy.check(subject) is None:
+            subject = copy.apply(subject).subject
+            copied.add(copy.state)
+    return subject, frozenset(copied)
 
 
 def _without_numbers(reason: str) -> str:

@@ -228,6 +228,19 @@ class Interpreter:
                 return held
         return state
 
+    def _carried(self, edge: DataEdge, instance: Instance) -> bool:
+        """Whether a loop hands on its own value in place of the one in the same storage that entered it."""
+        loops = [loop.path for loop in self.native.enclosing_loops(instance[0])]
+        return any(
+            e.consumer == edge.consumer
+            and e.distance == 1
+            and within(e.loop, edge.loop)
+            and e.loop != edge.loop
+            and instance[1][loops.index(e.loop)] > 0
+            and self._storage(e.producer) & self._storage(edge.producer)
+            for e in self.native.edges
+        )
+
     def _storage(self, producer: str) -> frozenset[str]:
         """Shared storages that the values of a recorded node are in."""
         accesses = self.native.node(producer).accesses.accesses
@@ -252,6 +265,8 @@ class Interpreter:
             if edge.consumer != instance[0]:
                 continue
             for producer in producers(self.native, edge, instance[1]):
+                if self._carried(edge, instance):
+                    continue
                 by_row = bool(self.native.node(producer[0]).declaration.rows)
                 places = ((row,) if row >= 0 else range(self.rows)) if by_row else (-1,)
                 shared = self._storage(producer[0]) & storages

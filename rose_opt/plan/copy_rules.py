@@ -3,7 +3,8 @@
 The executor hands on copies of whatever a task returns. A storage that is filled again and again, such
 as an observation buffer, is then free as soon as the task that filled it has ended. That is what the
 program computes only if every value is used before its storage is filled again, and if nobody fills the
-storage by writing into a value that was handed to it.
+storage by writing into a value that was handed to it. A trace knows a storage by its last filling, so the
+executor checks the first of the two once more for every call.
 
 Paper: beyond the paper; it makes way for §4.3.1, "Rewire" and "Split"; the rules are in docs/legality.md.
 """
@@ -102,13 +103,14 @@ def _filled_between(h: Hierarchy, edge: PlanEdge, writers: set[str]) -> str | No
     """Who fills the storage between making a value and taking it."""
     inner = [n.path for n in h.nodes if n.kind == "loop" and inside(n.path, edge.loop)]
     inner = [path for path in inner if path != edge.loop]
-    for loop in (
-        inner
-    ):  # its later iterations take the value after its earlier ones have filled the storage
-        if inside(edge.consumer, loop):
-            found = next((path for path in sorted(writers) if inside(path, loop)), None)
-            if found is not None:
-                return found
+    for loop in inner:  # does its second iteration take a value that the first has filled over?
+        found = next((path for path in sorted(writers) if inside(path, loop)), None)
+        if (
+            found is not None
+            and inside(edge.consumer, loop)
+            and not _carried(h, edge, loop, writers)
+        ):
+            return found
     deep = sum(inside(edge.producer, loop) for loop in inner) > 1
     if deep or edge.all_iterations or edge.alignment is not None or edge.distance > 1:
         return edge.producer  # values of several iterations are taken, and one storage holds one
@@ -120,3 +122,11 @@ def _filled_between(h: Hierarchy, edge: PlanEdge, writers: set[str]) -> str | No
         body = [path for path in order if inside(path, edge.loop)]
         between = [path for path in body if order.index(path) > made or order.index(path) < taken]
     return next((path for path in between if path in writers), None)
+
+
+def _carried(h: Hierarchy, edge: PlanEdge, loop: str, writers: set[str]) -> bool:
+    """Whether a value that enters a loop is what its first iteration alone takes: later ones take their own."""
+    return any(
+        e.consumer == edge.consumer and e.loop == loop and e.distance == 1 and e.producer in writers
+        for e in h.edges
+    )
