@@ -31,6 +31,9 @@ PRELOADED = [
 ]
 _update = pytest.StashKey[bool]()
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a core each: teams of threads would wait for one another
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @dataclass(frozen=True, slots=True)
 class Golden:

@@ -8,10 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rose_opt.cli.refusal import Format, refusing, tell_gaps
-from rose_opt.contention import measured_contention
-from rose_opt.explain import explain
 from rose_opt.facts import FactsError, FactsSettings, build_facts
-from rose_opt.optimize import plan as optimize
 from rose_opt.plan import PlanError, PlanRefused
 from rose_opt.settings import Memory, PlanSettings
 from rose_trace.parquet import TraceError
@@ -71,6 +68,11 @@ def plan(
     format: Annotated[Format, typer.Option(help="How to print.")] = Format.TEXT,
 ) -> None:
     """Plan the overlap of a recorded program."""
+    # The solver brings pandas: a second to load, which the other commands do without.
+    from rose_opt.contention import measured_contention
+    from rose_opt.explain import explain
+    from rose_opt.optimize import plan as optimize
+
     with refusing(FactsError, TraceError, PlanError, PlanRefused, ValueError):
         settings = PlanSettings(
             cores,
