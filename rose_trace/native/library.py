@@ -1,4 +1,4 @@
-"""Building the native hot path: one C++ file, compiled once per version of torch and of Python.
+"""Building the native hot path: some C++, compiled once per version of torch and of Python.
 
 The library lies in the user's cache under a name that says what it was built from and for, so one that
 fits nothing any more is never loaded.
@@ -43,7 +43,8 @@ def library_path(torch: Any) -> Path:
         torch: The imported module.
     """
     about = (*FLAGS, torch.__version__, sys.version, platform.machine(), sys.platform)
-    key = hashlib.sha256(repr(about).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    texts = [path.read_bytes() for path in sorted(SOURCE.parent.glob("*.[ch]*"))]
+    key = hashlib.sha256(b"".join((repr(about).encode(), *texts))).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "rose" / f"hot_path-{key}.so"
 

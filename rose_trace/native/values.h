@@ -1,0 +1,232 @@
+// Walks over values: they find the numbers and tokens that the walks of rose_trace.dataref find.
+#pragma once
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <array>
+
+#include "storages.h"
+
+namespace {
+
+const Type Tensor("torch", "Tensor"), Parameter("torch.nn.parameter", "Parameter");
+const Address<c10::TensorImpl> address_of_tensor(Tensor);
+const Object walks("rose_trace.dataref", "walks"), learn("rose_trace.dataref", "learn");
+const Object too_many_leaves("rose_trace.dataref", "TooManyLeavesError");
+const Constant max_leaves("rose_trace.dataref", "MAX_LEAVES");
+const Name word_tensor("tensor"), word_plain("plain"), name_dtype("dtype");
+
+// Items that become a tuple; a list in between where Python code adds some.
+class Items {
+ public:
+  ~Items() {
+    for (PyObject* item : items_) Py_DECREF(item);
+  }
+  bool add(PyObject* borrowed) {
+    if (list_) return PyList_Append(list_.get(), borrowed) == 0;
+    items_.push_back(Py_NewRef(borrowed));
+    return true;
+  }
+  bool add(Ref owned) { return owned && add(owned.get()); }
+  Py_ssize_t size() const { return list_ ? PyList_GET_SIZE(list_.get()) : items_.size(); }
+  PyObject* list() {  // borrowed
+    if (!list_) {
+      list_ = Ref(PyList_New(items_.size()));
+      if (!list_) return nullptr;
+      for (std::size_t i = 0; i < items_.size(); ++i) PyList_SET_ITEM(list_.get(), i, items_[i]);
+      items_.clear();
+    }
+    return list_.get();
+  }
+  // `known` where it has the very same items.
+  Ref tuple(PyObject* known) {
+    if (list_) return Ref(PyList_AsTuple(list_.get()));
+    const Py_ssize_t count = items_.size();
+    if (PyTuple_GET_SIZE(known) == count && std::equal(items_.begin(), items_.end(), &PyTuple_GET_ITEM(known, 0)))
+      return Ref::to(known);
+    Ref made(PyTuple_New(count));
+    for (Py_ssize_t i = 0; made && i < count; ++i) PyTuple_SET_ITEM(made.get(), i, items_[i]);
+    if (made) items_.clear();
+    return made;
+  }
+
+ private:
+  c10::SmallVector<PyObject*, 32> items_;
+  Ref list_;
+};
+
+struct Walk {
+  Items numbers, tokens;
+  // Of the invocation that hands the value out; without any, it is one that comes in.
+  PyObject* span_id = nullptr;
+  PyObject* start = nullptr;
+  PyObject* end = nullptr;
+  long long start_ns = 0;
+};
+
+constexpr int MOST_DEPTH = 64;  // ours: deeper values are walked in Python, which knows when to stop
+
+bool walk(Walk& to, PyObject* value, int depth);
+
+bool walk_python(Walk& to, PyObject* value) {
+  PyObject* kind = type_of(value);
+  Ref function = Ref::to(PyDict_GetItemWithError(walks, kind));
+  if (!function && !PyErr_Occurred()) function = Ref(PyObject_CallOneArg(learn, kind));
+  Ref claim(!function ? nullptr
+            : to.span_id ? PyTuple_Pack(3, to.span_id, to.start, to.end)
+                         : Py_NewRef(Py_None));
+  if (!claim) return false;
+  PyObject* given[] = {value, to.numbers.list(), to.tokens.list(), claim.get()};
+  return given[1] && given[2] && bool(Ref(PyObject_Vectorcall(function.get(), given, 4, nullptr)));
+}
+
+bool walk_plain(Walk& to, PyObject* value) {
+  return to.numbers.add(zero) && to.numbers.add(zero) && to.numbers.add(zero) && to.tokens.add(word_plain) &&
+         to.tokens.add(type_of(value));
+}
+
+Ref integers(c10::IntArrayRef values) {
+  Ref made(PyTuple_New(values.size()));
+  for (std::size_t i = 0; made && i < values.size(); ++i) {
+    PyObject* item = PyLong_FromLongLong(values[i]);
+    if (!item) return Ref();
+    PyTuple_SET_ITEM(made.get(), i, item);
+  }
+  return made;
+}
+
+// Shapes and strides come back: one pair of tuples serves all tensors of a layout.
+struct Layout {
+  c10::SmallVector<int64_t, 8> numbers;  // sizes, then strides
+  PyObject* shape = nullptr;
+  PyObject* strides = nullptr;
+};
+
+constexpr std::size_t LAYOUTS = 1024;  // ours: the last one seen for each of as many hashes
+
+Layout* layout_of(const c10::TensorImpl& impl) {
+  static auto& layouts = *new std::array<Layout, LAYOUTS>;
+  const auto sizes = impl.sizes(), strides = impl.strides();
+  std::size_t hash = sizes.size();
+  for (const int64_t number : sizes) hash = hash * 0x9E3779B97F4A7C15 + number;
+  for (const int64_t number : strides) hash = hash * 0x9E3779B97F4A7C15 + number;
+  Layout& found = layouts[(hash ^ (hash >> 32)) % LAYOUTS];
+  const auto middle = found.numbers.begin() + std::min(sizes.size(), found.numbers.size());
+  if (found.shape && std::equal(sizes.begin(), sizes.end(), found.numbers.begin(), middle) &&
+      std::equal(strides.begin(), strides.end(), middle, found.numbers.end()))
+    return &found;
+  Ref shape = integers(sizes), made = integers(strides);
+  if (!shape || !made) return nullptr;
+  found.numbers.assign(sizes.begin(), sizes.end());
+  found.numbers.append(strides.begin(), strides.end());
+  Py_XDECREF(std::exchange(found.shape, shape.release()));
+  Py_XDECREF(std::exchange(found.strides, made.release()));
+  return &found;
+}
+
+PyObject* dtype_of(PyObject* tensor, const c10::TensorImpl& impl) {  // borrowed
+  static PyObject* types[256];
+  auto& type = types[static_cast<unsigned char>(c10::typeMetaToScalarType(impl.dtype()))];
+  if (!type) type = PyObject_GetAttr(tensor, name_dtype);
+  return type;
+}
+
+// Plain strided memory; whatever wraps, batches or lacks it is asked in Python.
+bool is_plain_memory(const c10::TensorImpl& impl) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet usual({DispatchKey::Dense, DispatchKey::AutogradFunctionality,
+                                       DispatchKey::ADInplaceOrView, DispatchKey::Conjugate,
+                                       DispatchKey::Negative, DispatchKey::AutocastCPU,
+                                       DispatchKey::AutocastCUDA});
+  return ((impl.key_set() - usual).raw_repr() >> c10::num_backends) == 0 && impl.has_storage() &&
+         !impl.has_symbolic_sizes_strides();
+}
+
+bool walk_memory(Walk& to, PyObject* value, const c10::TensorImpl& impl) {
+  c10::StorageImpl* storage = impl.storage().unsafeGetStorageImpl();
+  Ref identity = Ref::to(storages.find(storage));
+  if (!identity) identity = identity_of(storage, device_name(impl.device()));
+  if (!identity) return false;
+  PyObject* of = identity.get();
+  if (to.span_id && identity::stamp.integer(of) < to.start_ns) {
+    identity::producer.set(of, to.span_id);
+    identity::stamp.set(of, to.end);
+  }
+  const Layout* layout = layout_of(impl);
+  PyObject* dtype = dtype_of(value, impl);
+  return layout && dtype && to.numbers.add(identity::ref(of)) && to.numbers.add(identity::producer(of)) &&
+         to.numbers.add(Ref(PyLong_FromLongLong(impl.storage_offset()))) && to.tokens.add(word_tensor) &&
+         to.tokens.add(layout->shape) && to.tokens.add(dtype) && to.tokens.add(layout->strides) &&
+         to.tokens.add(identity::device(of));
+}
+
+bool walk_tensor(Walk& to, PyObject* value) {
+  const auto* impl = address_of_tensor(value);
+  if (!impl) return false;
+  try {
+    if (is_plain_memory(*impl)) return walk_memory(to, value, *impl);
+  } catch (const c10::Error&) {  // it does not tell: neither will it in Python, which knows what to write then
+  }
+  return walk_python(to, value);
+}
+
+bool has_room(const Walk& to) {
+  if (to.numbers.size() <= 3 * max_leaves) return true;
+  PyErr_SetNone(too_many_leaves);
+  return false;
+}
+
+bool walk_sequence(Walk& to, PyObject* value, int depth) {
+  const bool is_list = PyList_CheckExact(value);
+  const auto size = [&] { return is_list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value); };
+  if (!to.tokens.add(type_of(value)) ||
+      !to.tokens.add(Ref(PyLong_FromSsize_t(size()))) ||
+      !has_room(to))
+    return false;
+  for (Py_ssize_t i = 0; i < size(); ++i) {  // what an item runs may change the list
+    Ref item = Ref::to(is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
+    if (!walk(to, item.get(), depth + 1)) return false;
+  }
+  return true;
+}
+
+bool walk_values(Walk& to, PyObject* dict, int depth) {
+  if (!has_room(to)) return false;
+  Ref values(PyDict_Values(dict));  // its own list: what a value runs may change the dict
+  for (Py_ssize_t i = 0; values && i < PyList_GET_SIZE(values.get()); ++i) {
+    if (!walk(to, PyList_GET_ITEM(values.get(), i), depth)) return false;
+  }
+  return bool(values);
+}
+
+Ref keys_of(PyObject* dict) {
+  Ref keys(PyDict_Keys(dict));
+  return Ref(keys ? PyList_AsTuple(keys.get()) : nullptr);
+}
+
+bool walk_dict(Walk& to, PyObject* value, int depth) {
+  Ref keys = keys_of(value);
+  if (!keys) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys.get()); ++i) {
+    if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(keys.get(), i))) return walk_plain(to, value);
+  }
+  return to.tokens.add(type_of(value)) && to.tokens.add(std::move(keys)) &&
+         walk_values(to, value, depth + 1);
+}
+
+bool walk(Walk& to, PyObject* value, int depth) {
+  PyTypeObject* kind = Py_TYPE(value);
+  if (kind == Tensor || kind == Parameter) return walk_tensor(to, value);
+  if (value == Py_None) return to.tokens.add(type_of(value));
+  if (kind == &PyLong_Type || kind == &PyFloat_Type || kind == &PyBool_Type || kind == &PyUnicode_Type)
+    return walk_plain(to, value);
+  if (depth < MOST_DEPTH) {
+    if (kind == &PyTuple_Type || kind == &PyList_Type) return walk_sequence(to, value, depth);
+    if (kind == &PyDict_Type) return walk_dict(to, value, depth);
+  }
+  return walk_python(to, value);
+}
+
+}  // namespace
