@@ -16,7 +16,7 @@ from benchmarks.pair_worker import Compare, PairWorker, Run, WorkerGone
 from rose_opt.measure import NoiseAware, QuotaLevel, QuotaSearchResult, TrialFailed, search_quota
 
 LEAD_NS = 3_000_000  # until both processes have read what they are told
-RESERVE_S = 45.0  # kept for the sweep over percentages
+RESERVE_S = 30.0  # kept for the sweep over percentages
 ITERATION_SLOTS = 4  # a complete iteration here: two steps of two groups
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rose_exec import code
 from rose_exec.conductor import Conductor
+from rose_exec.device_errors import advice, is_lost
 from rose_exec.driver import Driver
 from rose_exec.placement import Placement
 from rose_exec.sanitizer.findings import Checks, Finding
@@ -104,6 +105,8 @@ class Replay:
         if self._driver is not None:
             hooks.install_executor(None)
             self._restore_threads()
+        if error is not None and is_lost(error) and (told := advice(error, "The session")):
+            error.add_note(told)
         self._placement.close()
         self._driver = None
         self._scope.close()

@@ -287,7 +287,6 @@ def test_a_daemon_that_dies_under_a_running_client(which: str) -> None:
     assert outcome["error"], "the training went on without its server"
     assert outcome["left"] == []
     assert "expected a working CUDA context" in outcome["text"] or "Worker " in outcome["text"]
-    assert "Raised by iteration/" in outcome["text"]
     assert not any(psutil.pid_exists(pid) for pid in pids)
     with program():
         native = Program()
