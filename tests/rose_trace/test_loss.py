@@ -188,6 +188,7 @@ FULL = """
     def work(x): return x + 1
 
     total = 0
+    sys.dont_write_bytecode = True  # files cut short would stay
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
     with rose.record(sys.argv[1], activity="none") as recording:
         for i in range(20_000):
