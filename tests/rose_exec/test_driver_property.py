@@ -36,6 +36,7 @@ ROWS = 4
 SPLIT = "split-spatial{{loop=root/outer/inner groups={}}}"
 CHAINS = "split-temporal{{loop=root/outer groups={}}}"
 REWIRE = "rewire{node=root/consume beside=root/outer}"
+PRIVATE = "privatise{state=model.weights readers=root/outer}"
 
 
 class Conductor:
@@ -188,7 +189,7 @@ def total(values: Any) -> Any:
 
 INNER = ("infer", "move", "look", "scale", "branch on version", "push", "judge", "adapt critic")
 OUTER = ("look", "value", "other model", "use", "judge")
-CONSUME = ("fit", "fit twice", "total", "adapt", "judge")
+CONSUME = ("fit", "fit twice", "total", "adapt", "judge", "fit policy")
 AFTER = ("load", "use", "fit other", "second rollout", "look")
 
 
@@ -277,6 +278,9 @@ def build(draw: Random) -> Callable[[], Callable[[], Any]]:
                 if step == "judge":
                     results.append(judge(epoch[1]))
                     continue
+                if step == "fit policy":
+                    results.append(policy.fit(epoch[1]))
+                    continue
                 results.append(trainer.fit(epoch[1]))
                 if step == "fit twice":
                     results.append(trainer.fit(epoch[0][0][0]))
@@ -329,7 +333,7 @@ def taken_for_glue(plan: Plan, planned: PlanNode) -> AccessSet:
 def legal_plan(make: Callable[[], Callable[[], Any]], draw: Random) -> Plan:
     """A random plan for the program; transforms that are not legal for it are dropped."""
     split = draw.choice([SPLIT, CHAINS]).format(draw.choice([2, 3]))
-    wanted = [split, REWIRE]
+    wanted = [split, PRIVATE, REWIRE]
     chosen = [text for text in wanted if draw.random() < 0.8]
     homes = [name for name in ("world", "model", "model#1", "model#2") if draw.random() < 0.7]
     cores = draw.choice([0.0, 2.0])
@@ -378,12 +382,14 @@ def test_any_program_under_any_plan_and_any_order_of_completion(
 
 @pytest.mark.slow
 def test_the_programs_reach_every_transform(monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = [compare(seed, seed, monkeypatch) for seed in range(40)]
+    reached = [compare(seed, seed, monkeypatch) for seed in range(90)]
     for wanted in (
         {"split-spatial"},
         {"split-temporal"},
         {"rewire"},
         {"split-spatial", "rewire"},
+        {"privatise", "rewire"},
+        {"privatise", "split-spatial", "rewire"},
         set[str](),
     ):
         assert wanted in [set(names) for names in reached]
