@@ -21,10 +21,13 @@ import numpy as np
 from rose_exec.copies import copied, strides_of_copy
 from rose_exec.memory import HOST, Held, here
 
+PLAIN = (int, float, bool, str, type(None))
+"""Values that nobody can change: the same object in every process, and nothing to open."""
+
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A value of this process.
+    """A value of this process, or one of `PLAIN`.
 
     Attributes:
         value: The value.
@@ -144,6 +147,8 @@ def concatenate(parts: list[Any]) -> Any:
 def for_process(wire: Wire) -> Wire:
     """The same description without objects of this process, ready to be sent."""
     match wire:
+        case Object(value) if type(value) in PLAIN:
+            return wire
         case Object():
             return _share(_open(wire)[0])
         case Held() if wire.saved is not None:
@@ -167,18 +172,24 @@ def _share(value: Any) -> Wire:
     return found
 
 
-def pack(leaves: Sequence[Any]) -> tuple[Blob | Held, ...]:
+def pack(leaves: Sequence[Any]) -> tuple[Blob | Held | Object, ...]:
     """Values of this process: in shared memory where that pays, as bytes where not.
 
     Raises:
         PicklingError: If a value cannot leave this process.
     """
+    if all(type(leaf) in PLAIN for leaf in leaves):
+        return tuple(map(Object, leaves))
     for leaf in leaves:
         refuse_graph(leaf)
     held = here().outbox.put(leaves)
     return tuple(
-        Blob(dumps(leaf)) if item is None else item for leaf, item in zip(leaves, held, strict=True)
+        _sent(leaf) if item is None else item for leaf, item in zip(leaves, held, strict=True)
     )
+
+
+def _sent(leaf: Any) -> Blob | Object:
+    return Object(leaf) if type(leaf) in PLAIN else Blob(dumps(leaf))
 
 
 def refuse_graph(value: Any) -> None:

@@ -25,7 +25,7 @@ from rose_trace.records import Access
 
 RECORDS = (
     *(Access, AccessSet, Ambient, Answer, Frame, Job, Leaf, RowRange, Structure),
-    *(wire.Blob, wire.Concat, wire.Rows),
+    *(wire.Blob, wire.Concat, wire.Object, wire.Rows),
 )
 
 Reduce = Callable[[Any], tuple[type[Any], tuple[Any, ...]]]
