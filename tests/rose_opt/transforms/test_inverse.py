@@ -101,7 +101,7 @@ def test_legal_rewrites_of_random_programs_are_taken_back(seed: int) -> None:
 @pytest.mark.slow
 def test_the_random_programs_reach_every_transform() -> None:
     seen: set[str] = set()
-    for seed in range(30):
+    for seed in range(120):
         subject = random_program(random.Random(seed))
         for composition in compositions(subject):
             if taken_back(composition, subject):

@@ -15,7 +15,9 @@ from rose_opt.plan import (
     AccessesOf,
     PlanNode,
     Refusal,
+    copy_rules,
     own_accesses,
+    private_rules,
     rewire_rules,
     split_rules,
     temporal_rules,
@@ -230,7 +232,8 @@ def test_random_programs_have_legal_rewrites_of_every_kind() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rule", ["groups", "conflicts", "rows", "inheriting", "instances", "composites"]
+    "rule",
+    ["groups", "conflicts", "rows", "inheriting", "instances", "composites", "storages", "copies"],
 )
 def test_without_a_rule_wrong_rewrites_get_through(
     rule: str, monkeypatch: pytest.MonkeyPatch
@@ -254,9 +257,11 @@ def test_without_a_rule_wrong_rewrites_get_through(
         "inheriting": ("_against_inheriting", nothing),
         "instances": ("_against_instances", nothing),
         "composites": ("touching", leaves_alone),
+        "storages": ("_filled_between", no_conflict),
+        "copies": ("_against_instance", nothing),
     }[rule]
     monkeypatch.setattr(Interleave, "_against_conflicts", no_conflict)  # a second line of defence
-    for module in (split_rules, rewire_rules, temporal_rules):
+    for module in (split_rules, rewire_rules, temporal_rules, copy_rules, private_rules):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, lenient)
     assert any(mismatches(seed)[1] for seed in range(200))
