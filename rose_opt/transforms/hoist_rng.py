@@ -11,7 +11,8 @@ Slices of one draw are not separate draws, and groups that draw in turn permute 
 values, groups may slice them.
 
 Does not handle: draws inside inner loops, or whose number depends on the data. The executor does not move
-draws yet: the plan names it as what the program would have to do, which `rose_trace.rng.RowGenerator` does.
+draws, since a trace does not tell what is drawn (docs/decisions/0011): a refusal names it as what the
+program would have to do, which `rose_trace.rng.RowGenerator` does.
 
 Paper: beyond the paper; it makes way for §4.3.1, "Split".
 """
