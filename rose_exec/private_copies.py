@@ -10,6 +10,7 @@ Paper: beyond the paper; it makes way for §4.3.1, "Rewire"; docs/legality.md.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,17 @@ from rose_exec.refs import Output, Value
 from rose_exec.scope import Scope
 from rose_exec.tasks import Task, Tasks
 from rose_exec.workers import Job, ambient
-from rose_opt.plan import AccessesOf, PlanRefused, Preparations, PrivateCopy, copy_of, copy_path
+from rose_opt.plan import (
+    PRIVATISE,
+    AccessesOf,
+    Plan,
+    PlanRefused,
+    Preparations,
+    PrivateCopy,
+    copy_of,
+    copy_path,
+    verify,
+)
 from rose_trace import pytree
 from rose_trace.legality import AccessSet
 
@@ -102,6 +113,30 @@ class PrivateCopies:
             f"Component {component}: expected to be built inside rose_exec.replay, got one built earlier, and the "
             "plan copies it. Build the program inside the with block, or pass build= to replay."
         )
+
+
+def without_copies(plan: Plan) -> Plan:
+    """The plan without private copies and without the overlap that needs them.
+
+    A session that is checked watches readers on the component itself, where what they touch has its name.
+    """
+    kept = tuple(t for t in plan.transforms if t.name != PRIVATISE)
+    if len(kept) == len(plan.transforms):
+        return plan
+    workers = tuple(
+        replace(worker, residents=tuple(r for r in worker.residents if not r.private))
+        for worker in plan.workers
+    )
+    workers = tuple(w for w in workers if w.residents or w.kind != "process")
+    made = replace(
+        plan, transforms=tuple(t for t in kept if t.name != "rewire"), workers=workers, orders=()
+    )
+    for rewire in (t for t in kept if t.name == "rewire"):
+        tried = replace(made, transforms=(*made.transforms, rewire))
+        with contextlib.suppress(PlanRefused):
+            verify(tried)
+            made = tried
+    return made
 
 
 def _frame(here: Scope) -> Any:

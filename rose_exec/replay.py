@@ -65,8 +65,10 @@ class Replay:
         self._program = Program()
         self._sanitizer: Sanitizer | None = None
         if check:
+            from rose_exec.private_copies import without_copies
             from rose_exec.sanitizer.sanitizer import Sanitizer
 
+            self.plan = without_copies(self.plan)
             settings = Checks() if check is True else check
             conductor = self._sanitizer = Sanitizer(settings)
         self._conductor = conductor

@@ -18,6 +18,7 @@ from rose_opt.plan.lane_rules import lane_refusal, opened
 from rose_opt.plan.legality import ADVISED_TRANSFORMS, KNOWN_TRANSFORMS, verify
 from rose_opt.plan.order_rules import order_refusal
 from rose_opt.plan.preparations import PREPARATIONS, Preparations, PrivateCopy, copy_of
+from rose_opt.plan.private_rules import NAME as PRIVATISE
 from rose_opt.plan.private_rules import (
     copy_path,
     private_components,
@@ -44,6 +45,7 @@ __all__ = [
     "KNOWN_TRANSFORMS",
     "PLAN_VERSION",
     "PREPARATIONS",
+    "PRIVATISE",
     "AccessesOf",
     "AlternativeRecord",
     "Hierarchy",

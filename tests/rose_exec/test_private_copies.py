@@ -284,6 +284,15 @@ def test_shards_have_no_copy() -> None:
         verify(replace(plan, components=components))
 
 
+def test_a_checked_session_watches_the_readers_where_they_are() -> None:
+    plan = planned(PRIVATE, SPLIT, "interleave", "merge", REWIRE, processes=())
+    with replay(plan, build=build, strict=True, check=True) as session:
+        found = [session.built() for _ in range(2)]
+        assert session.findings == ()
+        assert [t.name for t in session.plan.transforms] == ["split-spatial", "interleave", "merge"]
+    assert_identical(found, native(iterations=2))
+
+
 def test_what_shares_a_state_stays_together() -> None:
     """In a process of its own the learner would train a copy of the weights that nobody acts with."""
     with pytest.raises(PlanRefused, match="worker\\(learner\\): expected learner in one process"):
