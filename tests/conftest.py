@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import gc
 import multiprocessing
 import os
 import sys
@@ -182,6 +183,13 @@ def pytest_configure(config: pytest.Config) -> None:
                 f" got none (torch {torch.__version__})."
                 " Run it on a machine with a GPU and a CUDA build of torch."
             )
+
+
+def pytest_collection_finish() -> None:
+    """Spare collections, and recordings that look for open invocations, what was imported for good."""
+    if not gc.get_freeze_count():  # not again in a suite inside a test
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

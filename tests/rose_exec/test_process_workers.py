@@ -153,6 +153,7 @@ def test_host_values_outlive_a_worker_that_dies() -> None:
         assert plain(ask(made[1], requests.total, answer.leaves[0])) > 0
         with pytest.raises(WorkerDied):
             ask(made[0], requests.total, other)
+        made[0]._reader.join()  # it lets go of what the dead one was given
         del other
         assert settled(made[1]) == 0  # what the dead one was given counts no more
 
