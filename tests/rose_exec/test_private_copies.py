@@ -13,7 +13,9 @@ import pytest
 import torch
 
 import rose_trace as rose
+from rose_exec.boundary import Boundary
 from rose_exec.fuzz import fuzz
+from rose_exec.live import LiveProgram, LiveReplay
 from rose_exec.private_copies import PrivateCopies
 from rose_exec.replay import replay
 from rose_exec.workers import ProcessWorker
@@ -22,6 +24,7 @@ from rose_opt.optimize import plan as make_plan
 from rose_opt.plan import Plan, PlanRefused, verify
 from rose_opt.settings import PlanSettings
 from rose_opt.verify import verify_traces
+from rose_trace import hooks
 from rose_trace.component import program
 from tests.rose_exec.observe import observed_plan
 from tests.rose_exec.shared_weights import EPOCHS, ROWS, STEPS, Actor, Arm, build
@@ -282,6 +285,23 @@ def test_shards_have_no_copy() -> None:
     components = tuple(replace(c, shards=2) if c.name == "actor" else c for c in plan.components)
     with pytest.raises(PlanRefused, match="expected actor in one piece, got 2 shards"):
         verify(replace(plan, components=components))
+
+
+def test_a_program_in_the_middle_of_training_is_given_copies() -> None:
+    """Its components stay where they are; the arm moves, and comes back."""
+    with program():
+        iteration = build()
+        boundary = Boundary()
+        hooks.install_executor(boundary)
+        try:
+            found = [iteration()]
+        finally:
+            hooks.install_executor(None)
+        with LiveReplay(planned(PRIVATE, REWIRE), LiveProgram(boundary), strict=True) as session:
+            found.append(iteration())
+            assert not session.native
+        found.append(iteration())
+    assert_identical(found, native())
 
 
 def test_a_checked_session_watches_the_readers_where_they_are() -> None:
