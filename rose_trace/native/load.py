@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any, Protocol
 
 from rose_trace import identity, otel
@@ -49,23 +51,27 @@ def hot_path() -> HotPath | None:
         return None
     if loaded is not None:
         return loaded
-    built = library_path(torch)
-    if not built.exists():
-        return None
     try:
-        loader = importlib.machinery.ExtensionFileLoader(NAME, str(built))
-        spec = importlib.util.spec_from_loader(NAME, loader)
-        assert spec is not None
-        module: Any = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except ImportError as error:
+        built = library_path(torch)
+        return _loaded(built) if built.exists() else None
+    except Exception as error:  # whatever is wrong with it, recording goes on without
         log.warning(
-            "%s: expected a hot path that loads, got %s. Recording stays in Python; delete the file and run "
-            "rose-trace build.",
-            built,
+            "%s: expected a hot path that loads, got %s: %s. Recording stays in Python; delete the library and run "
+            "rose-trace build, or set %s=0.",
+            NAME,
+            type(error).__name__,
             error,
+            VARIABLE,
         )
         return None
+
+
+def _loaded(built: Path) -> HotPath:
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(built))
+    spec = importlib.util.spec_from_loader(NAME, loader)
+    assert spec is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
     sys.modules[NAME] = module
     return module
 
@@ -74,13 +80,11 @@ def recorder_class() -> type[Recorder]:
     """The recorder of a recording that begins now; identities of storages are kept where it reads them."""
     found = hot_path()
     identity.keep_in(None if found is None else found.of_storage)
-    if found is None:
-        return Recorder
-    kind = _classes.get(NAME)
-    if kind is None:
-        kind = _classes[NAME] = type("NativeRecorder", (Recorder,), {})
-        kind.invoke = found.method(kind)
+    return Recorder if found is None else _native_recorder(found)
+
+
+@functools.cache
+def _native_recorder(found: HotPath) -> type[Recorder]:
+    kind = type("NativeRecorder", (Recorder,), {})
+    kind.invoke = found.method(kind)
     return kind
-
-
-_classes: dict[str, type[Recorder]] = {}

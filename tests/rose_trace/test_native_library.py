@@ -123,7 +123,19 @@ def test_a_library_that_does_not_load_leaves_recording_in_python(
     cache.mkdir()
     built.write_text("no library")
     assert native.recorder_class() is Recorder
-    assert f"{built}: expected a hot path that loads, got" in caplog.text
+    assert f"{load.NAME}: expected a hot path that loads, got ImportError: {built}" in caplog.text
+
+
+@pytest.mark.usefixtures("cache")
+def test_nor_does_a_source_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreadable(_: Any) -> Path:
+        raise FileNotFoundError("hot_path.cpp")
+
+    monkeypatch.setattr(load, "library_path", unreadable)
+    assert native.recorder_class() is Recorder
+    assert "got FileNotFoundError: hot_path.cpp. Recording stays in Python" in caplog.text
 
 
 @pytest.mark.usefixtures("built")
