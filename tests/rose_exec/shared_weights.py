@@ -20,25 +20,28 @@ class Actor:
 
     Args:
         seed: Seed of the weights.
+        device: Where they are.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, device: str = "cpu") -> None:
         drawn = torch.Generator().manual_seed(seed)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh())
         self.model.append(torch.nn.Linear(8, 4))
         with torch.no_grad():
             for weight in self.model.parameters():
                 weight.copy_(torch.randn(weight.shape, generator=drawn))
+        self.model.to(device)
+        self.device = device
 
     @rose.node(reads="weights", rows=True)
     def act(self, obs: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return self.model(obs)
+            return self.model(obs.to(self.device)).cpu()
 
     @rose.node(reads="weights", rows=True)
     def value(self, obs: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return self.model(obs).sum(dim=1)
+            return self.model(obs.to(self.device)).sum(dim=1).cpu()
 
 
 @rose.component(batch_states=["episode"])
@@ -79,26 +82,27 @@ class Learner:
     """
 
     def __init__(self, actor: Actor) -> None:
-        self.model = actor.model
+        self.model, self.device = actor.model, actor.device
         self.optimizer: Any = torch.optim.Adam(self.model.parameters(), lr=0.05)
 
     @rose.node(updates=("actor.weights", "moments"))
     def update(self, epoch: Any) -> torch.Tensor:
         steps, bootstrap = epoch
-        loss = sum(self.model(obs).square().mean() for obs in steps) + bootstrap.mean()
+        seen = [obs.to(self.device) for obs in steps]
+        loss = sum(self.model(obs).square().mean() for obs in seen) + bootstrap.mean()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        return loss.detach()
+        return loss.detach().cpu()
 
     @rose.node(reads="actor.weights")
     def weights(self) -> list[torch.Tensor]:
-        return [weight.detach().clone() for weight in self.model.parameters()]
+        return [weight.detach().cpu().clone() for weight in self.model.parameters()]
 
 
-def build(epochs: int = EPOCHS) -> Callable[[], Any]:
+def build(epochs: int = EPOCHS, device: str = "cpu") -> Callable[[], Any]:
     """Build the program; returns its iteration."""
-    actor, arm = Actor(3), Arm(ROWS)
+    actor, arm = Actor(3, device), Arm(ROWS)
     learner = Learner(actor)
 
     @rose.loop

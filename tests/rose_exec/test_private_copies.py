@@ -151,8 +151,8 @@ def test_a_component_that_cannot_be_copied_is_refused_when_it_is_built() -> None
     plan = planned(PRIVATE, REWIRE)
     setup = Actor.__init__.__wrapped__  # type: ignore[attr-defined]
 
-    def awkward(self: Any, seed: int) -> None:
-        setup(self, seed)
+    def awkward(self: Any, *args: Any) -> None:
+        setup(self, *args)
         self.callback = lambda: None
 
     Actor.__init__.__wrapped__ = awkward  # type: ignore[attr-defined]
