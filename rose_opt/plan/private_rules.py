@@ -143,6 +143,12 @@ def _against(h: Hierarchy, state: str, readers: str, of: AccessesOf) -> Iterator
     hidden = unreached(NAME, subject, h, readers, of)
     if hidden is not None:
         yield hidden
+    if not _in_component(h, state):
+        yield refuse(
+            f"expected a state that a component holds, got '{state}'",
+            "Keep it in a @rose.component, which can be copied.",
+            readers,
+        )
     below = touching(h.subtree(readers), of)
     for node, access in below:
         if access.opaque:
@@ -173,12 +179,23 @@ def _against(h: Hierarchy, state: str, readers: str, of: AccessesOf) -> Iterator
         yield from _against_instance(h, component, readers, subject, of)
 
 
+def _in_component(h: Hierarchy, state: str) -> bool:
+    """Whether a state is one of a component, or a copy of one."""
+    return h.component(state.rpartition(".")[0]) is not None
+
+
 def _against_instance(
     h: Hierarchy, component: str, readers: str, subject: str, of: AccessesOf
 ) -> Iterator[Refusal]:
     """All nodes of the component below the readers run on the copy, and must find there what they need."""
     below = touching(h.subtree(readers), of)
     written = {a.state: node for node, s in below for a in s.accesses if a.mode.writes}
+    elsewhere = {
+        a.state
+        for _, s in touching(h.nodes, of)
+        for a in s.accesses
+        if a.mode.writes and not _in_component(h, a.state) and not a.state.startswith(SEEN)
+    }
     home = anchored(h, of).get(component)
     if home is not None and inside(home, readers):
         yield Refusal(
@@ -213,6 +230,15 @@ def _against_instance(
                 (node.path,),
             )
         for item in access.accesses:
+            if item.state in elsewhere:
+                yield Refusal(
+                    NAME,
+                    subject,
+                    f"expected nodes of {component}, which run on a copy, to read only what components hold, got "
+                    f"{item.mode.value} of '{item.state}' by {node.path}",
+                    f"Pass the value to {node.name} as an argument.",
+                    (node.path,),
+                )
             writer = node if item.mode.writes else written.get(item.state)
             if writer is not None:
                 yield Refusal(

@@ -14,6 +14,7 @@ from rose_opt.optimize import plan
 from rose_opt.plan import (
     Hierarchy,
     Plan,
+    PlanComponent,
     PlanNode,
     PlanRefused,
     Preparations,
@@ -53,10 +54,13 @@ ACT = node(f"{ROLLOUT}/policy.act", weights(READ))
 UPDATE_NODE = node("it/trainer.update", weights(UPDATE))
 
 
+NAMES = ("policy", "policy#1", "sim", "trainer")
+COMPONENTS = tuple(PlanComponent(name, "") for name in NAMES)
+
+
 def program(*inside: PlanNode) -> Hierarchy:
-    return Hierarchy(
-        (node("it", kind="iteration"), node(ROLLOUT, kind="loop"), *inside, UPDATE_NODE)
-    )
+    nodes = (node("it", kind="iteration"), node(ROLLOUT, kind="loop"), *inside, UPDATE_NODE)
+    return Hierarchy(nodes, COMPONENTS)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +109,23 @@ def test_readers_that_must_not_have_a_copy(inside: tuple[PlanNode, ...], reason:
     assert found.nodes
 
 
+def test_only_what_components_hold_is_copied() -> None:
+    """A copy of the policy takes neither a global along nor a storage that values are in."""
+    reads = [weights(READ, state) for state in ("run.notes", "buffer.sim.step")]
+    act = node(f"{ROLLOUT}/policy.act", weights(READ), *reads)
+    note = node("it/note", weights(UPDATE, "run.notes"))
+    hierarchy = Hierarchy((*program(act).nodes, note), COMPONENTS)
+    for state in ("run.notes", "buffer.sim.step"):
+        found = privatise_refusal(hierarchy, state, ROLLOUT)
+        assert found is not None
+        assert f"expected a state that a component holds, got '{state}'" in found.reason
+    found = privatise_refusal(hierarchy, "policy.weights", ROLLOUT)
+    assert found is not None
+    assert "got read of 'run.notes' by it/rollout/policy.act" in found.reason
+    constant = program(node(f"{ROLLOUT}/policy.act", weights(READ), reads[0]))
+    assert privatise_refusal(constant, "policy.weights", ROLLOUT) is None
+
+
 def test_the_root_and_a_second_copy_are_refused() -> None:
     root = privatise_refusal(program(ACT), "policy.weights", "it")
     assert root is not None
@@ -134,7 +155,7 @@ def test_nested_readers_have_one_copy() -> None:
 
 def test_a_copy_reads_all_that_its_component_holds() -> None:
     value = node("it/policy.value", weights(READ, "policy.mean"), weights(READ, "generator.torch"))
-    hierarchy = Hierarchy((*program(ACT).nodes, value))
+    hierarchy = Hierarchy((*program(ACT).nodes, value), COMPONENTS)
     private = Preparations((("policy.weights", ROLLOUT),))
     prepared = private.hierarchy(hierarchy)
     paths = [item.path for item in prepared.nodes]
@@ -156,7 +177,7 @@ def test_a_copy_reads_all_that_its_component_holds() -> None:
 def test_second_instances_have_marks_of_their_own() -> None:
     """``policy#1`` is a component of the program, not a copy of one."""
     act = node(f"{ROLLOUT}/policy#1.act", Access("policy#1.weights", READ))
-    hierarchy = Hierarchy((node("it", kind="iteration"), node(ROLLOUT, kind="loop"), act))
+    hierarchy = program(act)
     assert privatise_refusal(hierarchy, "policy#1.weights", ROLLOUT) is None
     assert private_state("policy#1.weights", ROLLOUT) == "policy#1.weights~rollout"
 
