@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
     from rose_trace.otel_export import LiveExport
+    from rose_trace.recorder import Recorder
 
 LEAST_STEPS = 2  # ours: what passes from one iteration to the next shows in two neighbours
 
@@ -52,20 +53,13 @@ class ProcessRecording:
         self.export: LiveExport | None = None
         self._foreign: Any = None  # rose_trace.otel_foreign, once the SDK is there
         self.part = self._new_part(process)
-        kind = recorder_class()
-        if settings.nvtx:
-            from rose_trace.nvtx import RangedRecorder
-
-            kind = RangedRecorder
-        if settings.steps:
-            from rose_trace.sampling_recorder import sampled
-
-            kind = sampled(kind, settings.steps)
-        self.recorder = kind(self.part, settings, trace_id, parent_id)
+        self.recorder = self._kind()(self.part, settings, trace_id, parent_id)
         self._finished = False
         global _here
         _here = self
         after_import("opentelemetry.sdk.trace", self._take_foreign_spans)
+        if "torch" not in sys.modules:
+            after_import("torch", self._torch_imported, "recorder")
         hooks.install_recorder(self.recorder)
 
     def finish(self) -> None:
@@ -94,6 +88,23 @@ class ProcessRecording:
         if self._foreign is not None:
             self._foreign.PROCESSOR.after_fork()
             self._take_foreign_spans()
+
+    def _kind(self) -> type[Recorder]:
+        kind = recorder_class()
+        if self.settings.nvtx:
+            from rose_trace.nvtx import RangedRecorder
+
+            kind = RangedRecorder
+        if self.settings.steps:
+            from rose_trace.sampling_recorder import sampled
+
+            kind = sampled(kind, self.settings.steps)
+        return kind
+
+    def _torch_imported(self) -> None:
+        """Until now there were no tensors, nor a native hot path, which reads them."""
+        if not self._finished and _here is self:
+            self.recorder.__class__ = self._kind()
 
     def _new_part(self, process: str) -> PartFile:
         directory, run = Path(self.settings.directory), self.settings.run

@@ -180,7 +180,7 @@ bool leave(Opened& call) {
   return true;
 }
 
-bool start(PyObject* recorder, Opened& call, PyObject* site, PyObject* buffer) {
+bool start(PyObject* recorder, Opened& call, PyObject* site, PyObject* buffer, PyObject* planned) {
   PyObject* inv = call.inv.get();
   const long long now = call.start_ns = clock_ns(CLOCK_REALTIME);
   if (!invocation::start_ns.set_integer(inv, now)) return false;
@@ -199,7 +199,13 @@ bool start(PyObject* recorder, Opened& call, PyObject* site, PyObject* buffer) {
     if (!Ref(PyObject_CallMethodNoArgs(recorder::device(recorder), name::look))) return false;
   }
   invocation::threads.set(inv, buffer::threads(buffer));
-  return true;
+  if (planned == Py_None) return true;
+  invocation::execution.set(inv, planned);
+  invocation::wait_ns.set(inv, planned::wait_ns(planned));  // the first call takes it
+  planned::wait_ns.set(planned, Py_None);
+  const int told = PyObject_IsTrue(planned::threads(planned));
+  if (told > 0) invocation::threads.set(inv, planned::threads(planned));
+  return told >= 0;
 }
 
 Ref value_of(PyObject* variable) {
@@ -226,7 +232,8 @@ Way open(PyObject* recorder, PyObject* node, PyObject* args, PyObject* kwargs, O
   if (!Node.is_of(node)) return Way::PYTHON;
   Ref caller = value_of(current_frame), planned = value_of(execution);
   if (!caller || !planned) return failed_or_python();
-  if (planned.get() != Py_None || !PyObject_TypeCheck(caller.get(), Frame)) return Way::PYTHON;
+  if (!PyObject_TypeCheck(caller.get(), Frame) || (planned.get() != Py_None && !Execution.is_of(planned.get())))
+    return Way::PYTHON;
   if (node::suspends(node) != Py_False || !PyObject_IsTrue(frame::trace_id(caller.get())))
     return Way::PYTHON;
   call.entry = Ref::to(node::entry(node));
@@ -249,7 +256,7 @@ Way open(PyObject* recorder, PyObject* node, PyObject* args, PyObject* kwargs, O
   if (!count_call(caller.get(), site::node(site.get()), ordinal)) return Way::FAILED;
   call.inv = new_invocation(site.get(), caller.get(), buffer.get(), std::move(ordinal));
   const bool opened = call.inv && describe_inputs(call.inv.get(), args, first, kwargs) && attach(call) &&
-                      start(recorder, call, site.get(), buffer.get());
+                      start(recorder, call, site.get(), buffer.get(), planned.get());
   return opened ? Way::NATIVE : Way::FAILED;
 }
 

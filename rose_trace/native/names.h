@@ -38,6 +38,11 @@ const Slot node(Site, "node"), path(Site, "path"), cells(Site, "cells"), written
     seen_inputs(Site, "seen_inputs"), seen_outputs(Site, "seen_outputs");
 }  // namespace site
 
+const Type Execution("rose_trace.invocation", "Execution");
+namespace planned {
+const Slot wait_ns(Execution, "wait_ns"), threads(Execution, "threads");
+}  // namespace planned
+
 const Type Buffer("rose_trace.buffers", "ThreadBuffer");
 namespace buffer {
 const Slot rows(Buffer, "rows"), read_ns(Buffer, "read_ns"), cpu_ns(Buffer, "cpu_ns"), threads(Buffer, "threads"),

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from rose_trace import native
 from rose_trace.cli import app
 from rose_trace.native import library, load
+from rose_trace.parquet import read_spans
 from rose_trace.recorder import Recorder
 
 
@@ -153,3 +156,44 @@ def test_the_command_says_where_it_is() -> None:
     ran = CliRunner().invoke(app, ["build", "--format", "json"])
     assert ran.exit_code == 0
     assert json.loads(ran.stdout) == {"library": str(library.library_path(torch))}
+
+
+@pytest.mark.usefixtures("built")
+def test_a_program_that_imports_torch_after_its_recording_began(tmp_path: Path) -> None:
+    program = """
+import sys
+import rose_trace as rose
+from rose_trace import hooks
+assert "torch" not in sys.modules
+print(type(hooks.active).__name__)
+import torch
+
+@rose.node(pure=True)
+def double(x):
+    return x * 2
+
+@rose.iteration
+def iteration():
+    x = torch.ones(2)
+    for _ in range(20):
+        x = double(x)
+
+iteration()
+print(type(hooks.active).__name__)
+"""
+    trace = tmp_path / "t.parquet"
+    asked = {"ROSE_TRACE": str(trace), "ROSE_TRACE_STEPS": "2", "ROSE_ACTIVITY": "none"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("ROSE_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=kept | asked,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == ["SamplingRecorder", "SamplingNativeRecorder"]
+    rows = read_spans(trace).to_pylist()
+    made = {row["outputs"][0]["ref"]: row["span_id"] for row in rows if row["outputs"]}
+    assert len(made) == 20
+    for row in rows[2:]:
+        assert row["inputs"][0]["producer"] == made[row["inputs"][0]["ref"]]

@@ -425,18 +425,33 @@ def test_unusual_calls_are_recorded_in_python(tmp_path: Path) -> None:
             for _ in range(2):
                 assert list(yields()) == [1]
             leaf()
-            token = recorder.execution.set(recorder.Execution("sim0", 5, 3))
+
+        outer()
+        leaf()  # a root
+        assert native.in_python == ["outer", "yields", "yields", "leaf", "leaf"]
+
+
+def test_how_an_executor_runs_a_call(tmp_path: Path) -> None:
+    planned = recorder.Execution("sim0", 5, 3)
+    with native_recording(tmp_path / "t.parquet") as native:
+
+        @rose.node
+        def outer() -> None:
+            leaf()
+            token = recorder.execution.set(planned)
+            leaf()
             leaf()
             recorder.execution.reset(token)
             leaf()
 
         outer()
-        leaf()  # a root
-        assert native.in_python == ["outer", "yields", "yields", "leaf", "leaf", "leaf"]
-        assert [row.wait_ns for row in native.rows if row.site.node == "leaf"][:3] == [
-            None,
-            5,
-            None,
+        assert native.in_python == ["outer", "leaf"]
+        threads = native.rows[0].threads
+        assert [(row.execution, row.wait_ns, row.threads) for row in native.rows[:4]] == [
+            (None, None, threads),
+            (planned, 5, 3),
+            (planned, None, 3),
+            (None, None, threads),
         ]
 
 

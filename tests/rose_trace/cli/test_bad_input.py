@@ -55,6 +55,7 @@ READS_PLAN = {
 }
 READS_PROFILE = {"rose-trace import": "import {file} -o {new}.parquet"}
 READS_PARTS = {"rose-trace recover": "recover {new}.parquet --parts {file}"}
+READS_NOTHING = {"rose-trace build"}
 BUILDS_FACTS = ["rose-opt windows", "rose-opt graph"]
 
 
@@ -69,7 +70,7 @@ def test_every_command_is_here() -> None:
         for program, app in APPS.items()
         for command in app.registered_commands
     }
-    assert found == known
+    assert found == known | READS_NOTHING
 
 
 @pytest.fixture(scope="module")
