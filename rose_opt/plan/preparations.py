@@ -67,6 +67,8 @@ class Preparations:
 
     def bound(self, path: str, access: AccessSet) -> AccessSet:
         """Accesses of the node at `path`, each on what it touches with the copies."""
+        if not self:
+            return access
         names = {
             s: private_state(s, readers) for s, readers in self.private if inside(path, readers)
         }
