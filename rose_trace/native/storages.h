@@ -54,11 +54,12 @@ class Storages {
     return entries_[place_of(storage)].identity;
   }
   void add(c10::StorageImpl* storage, PyObject* identity) {
-    if (2 * ++count_ > entries_.size()) sweep();
+    if (2 * (count_ + 1) > entries_.size()) sweep();
+    ++count_;
     c10::raw::intrusive_ptr::make_weak(storage);
     entries_[place_of(storage)] = {storage, Py_NewRef(identity)};
   }
-  // Forget what is no longer in use; it costs less than adding as many entries as there are did.
+  // Forget what is no longer in use, or grow; so rare that every addition pays a few nanoseconds for it.
   void sweep() {
     std::vector<Entry> old = std::exchange(entries_, {});
     const auto dead = [](const Entry& entry) {

@@ -466,3 +466,24 @@ def test_what_a_sampling_recorder_records_in_full_is_native(tmp_path: Path) -> N
         iteration()
         assert [row.site.node for row in native.rows].count("leaf") == 4
         assert native.in_python.count("leaf") == 1
+
+
+def test_an_event_behind_device_work(tmp_path: Path) -> None:
+    asked: list[tuple[int, int, int]] = []
+    with native_recording(tmp_path / "t.parquet") as native:
+        clock = native.recorder._device
+
+        @rose.node
+        def outer() -> None:
+            leaf()
+            clock.mark = lambda *given: asked.append(given)
+            clock.active = True
+            leaf(torch.zeros(2))
+            leaf()
+            clock.active = False
+            leaf()
+
+        outer()
+        assert native.in_python == ["outer", "leaf"]
+        assert asked == [(row.start_ns, row.end_ns, -1) for row in native.rows[1:3]]
+        assert [row.mark for row in native.rows[1:3]] == [None, None]
