@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -290,7 +291,7 @@ def test_nothing_leaks(tmp_path: Path) -> None:
         def outer() -> None:
             held = [a, error, marker, counter, leaf, {"k": a}]
             for _ in range(5):
-                for _ in range(100):
+                for _ in range(50):
                     native.rows.clear()
                     for _ in range(50):
                         leaf([a, a[1:], {"k": marker}])
@@ -298,7 +299,7 @@ def test_nothing_leaks(tmp_path: Path) -> None:
                         counter.look()
                         leaf()
                     for _ in range(50):
-                        with pytest.raises(KeyError):
+                        with contextlib.suppress(KeyError):
                             raises(error)
                         error.__traceback__ = None
                 native.rows.clear()
@@ -309,7 +310,7 @@ def test_nothing_leaks(tmp_path: Path) -> None:
         counts: list[list[int]] = []
         outer()
         assert counts[1:] == [counts[0]] * 4
-        assert max(blocks[2:]) - min(blocks[2:]) < 2_500
+        assert max(blocks[2:]) - min(blocks[2:]) < 2_000
 
 
 def test_finished_invocations_are_freed_with_their_rows(tmp_path: Path) -> None:
@@ -473,10 +474,13 @@ def test_an_event_behind_device_work(tmp_path: Path) -> None:
     with native_recording(tmp_path / "t.parquet") as native:
         clock = native.recorder._device
 
+        def marks(start_ns: int, end_ns: int, device: int) -> None:
+            asked.append((start_ns, end_ns, device))
+
         @rose.node
         def outer() -> None:
             leaf()
-            clock.mark = lambda *given: asked.append(given)
+            clock.mark = marks
             clock.active = True
             leaf(torch.zeros(2))
             leaf()

@@ -115,7 +115,7 @@ def _check(row: Invocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 def test_what_is_written_is_what_python_writes(tmp_path: Path) -> None:
     with native_recording(tmp_path / "t.parquet") as native:
 
-        @examples(5_000, 500)
+        @examples(5_000, 150)
         @given(st.lists(values, max_size=3), st.dictionaries(st.sampled_from("xyz"), values))
         def check(args: list[Any], kwargs: dict[str, Any]) -> None:
             known = dataref.describe_inputs((args, *args), kwargs)
