@@ -206,12 +206,12 @@ def test_tensors_of_transforms_and_fake_ones(tmp_path: Path) -> None:
 
 
 def test_a_freed_address_is_not_taken_for_the_old_storage(tmp_path: Path) -> None:
-    found = hot_path()
-    assert found is not None
-    gc.collect()
-    before = found.known_storages()
     addresses: set[int] = set()
     with native_recording(tmp_path / "t.parquet") as native:
+        found = hot_path()
+        assert found is not None
+        gc.collect()
+        before = found.known_storages()
 
         @rose.node
         def outer() -> None:
