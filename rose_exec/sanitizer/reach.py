@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose_trace.identity import derives
+from rose_trace.node import ExecutionNode
 from rose_trace.pytree import class_of
 
 FOREIGN = ("torch", "numpy", "rose_trace", "rose_exec", "rose_opt", "gymnasium", "mujoco", "wrapt")
@@ -150,11 +151,9 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _function(value: Any) -> types.FunctionType | None:
-    """The plain function behind a method, node, property or partial."""
+    """The plain function behind a method, node, property or partial; what a loop calls is its own."""
     definition = getattr(value, "__rose_node__", None)
     found: Any = value if definition is None else definition.function
-    if hasattr(class_of(found), "entry"):  # a loop
-        found = found.entry
     for kind, behind in _BEHIND.items():
         if derives(class_of(found), kind):
             found = getattr(found, behind)
@@ -175,6 +174,7 @@ def _data(value: Any) -> bool:
         classmethod,
         functools.partial,
         functools.cached_property,
+        ExecutionNode,
     )
     if isinstance(value, skipped) or hasattr(value, "__rose_node__"):
         return False
@@ -185,7 +185,7 @@ def _data(value: Any) -> bool:
         "types",
         "_thread",
         "threading",
-    ) and not hasattr(kind, "entry")
+    )
 
 
 def _own(module: str | None) -> bool:
