@@ -288,7 +288,6 @@ def test_a_script_run_by_the_command(script: Path, natively: str) -> None:
     assert planned == f"{natively}] False ['go', '--fast']\n"
 
 
-@pytest.mark.slow
 def test_a_script_run_by_the_command_line(script: Path, natively: str) -> None:
     start = "from rose_exec.cli import app; app()"
     planned = run(script.parent, "-c", start, "run", "plan.json", "train.py", "go", "--fast")
