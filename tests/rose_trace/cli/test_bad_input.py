@@ -56,7 +56,6 @@ READS_PLAN = {
 READS_PROFILE = {"rose-trace import": "import {file} -o {new}.parquet"}
 READS_PARTS = {"rose-trace recover": "recover {new}.parquet --parts {file}"}
 READS_NOTHING = {"rose-trace build"}
-READS_NOTHING = {"rose-trace build"}
 BUILDS_FACTS = ["rose-opt windows", "rose-opt graph"]
 
 
