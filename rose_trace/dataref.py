@@ -9,6 +9,7 @@ Paper: §4.2.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +32,9 @@ names. The tokens of a call's arguments start with the names of its keyword argu
 Numbers = list[int]
 """``ref, producer, offset`` of every leaf; offsets in the units of the strides."""
 
+Refs = Sequence[int] | bytes
+"""The same as a row keeps them: natively, eight bytes for each number."""
+
 TOO_LARGE: Tokens = ("too large",)
 UNKNOWN_NUMBERS = (0, 0, 0)
 NO_VALUES: Tokens = ()
@@ -46,6 +50,11 @@ Claim = tuple[int, int, int]
 
 Walk = Callable[[Any, Numbers, "list[Any]", "Claim | None"], None]
 """Appends the numbers and tokens of one kind of value."""
+
+
+def packed(numbers: Refs) -> bytes:
+    """The numbers of a row, eight bytes for each."""
+    return numbers if isinstance(numbers, bytes) else array.array("Q", numbers).tobytes()
 
 
 def describe_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tokens, Sequence[int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
-from rose_trace.dataref import NO_VALUES, Tokens
+from rose_trace.dataref import NO_VALUES, Refs, Tokens
 from rose_trace.device_time import Mark
 from rose_trace.frames import Frame
 from rose_trace.otel import SAMPLED
@@ -181,9 +180,9 @@ class Invocation(Frame, NonRecordingSpan):
         self.buffer = buffer
         self.ordinal = ordinal
         self.inputs: Tokens = NO_VALUES
-        self.input_refs: Sequence[int] = NO_VALUES
+        self.input_refs: Refs = NO_VALUES
         self.outputs: Tokens = NO_VALUES
-        self.output_refs: Sequence[int] = NO_VALUES
+        self.output_refs: Refs = NO_VALUES
         self.versions: tuple[int, ...] = ()
         self.start_ns = self.end_ns = self.threads = 0
         self.cpu_ns: int | None = None

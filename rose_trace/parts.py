@@ -24,6 +24,7 @@ import pyarrow
 
 from rose_trace.buffers import Sample
 from rose_trace.component_sizes import component_sizes
+from rose_trace.dataref import Refs, packed
 from rose_trace.invocation import Invocation, Site
 from rose_trace.layout import LeafLayout, Signature, input_signature, result_signature
 from rose_trace.memory import read_memory
@@ -306,7 +307,7 @@ def _lists(values: Sequence[Sequence[Any]], items: Callable[[list[Any]], Any]) -
     return pa.ListArray.from_arrays(_offsets(map(len, values)), flat)
 
 
-def _refs(signatures: Sequence[Signature], numbers: Sequence[Sequence[int]]) -> Any:
+def _refs(signatures: Sequence[Signature], numbers: Sequence[Refs]) -> Any:
     """The references of every row: what changes from row `numbers`, what stays from the signatures."""
     places: dict[Signature, range] = {}
     layouts: list[LeafLayout] = []
@@ -320,7 +321,7 @@ def _refs(signatures: Sequence[Signature], numbers: Sequence[Sequence[int]]) -> 
         )
     chosen = itertools.chain.from_iterable(map(places.__getitem__, signatures))
     where = np.fromiter(chosen, np.int32)
-    flat = np.fromiter(itertools.chain.from_iterable(numbers), np.uint64).reshape(-1, 3)
+    flat = np.frombuffer(b"".join(map(packed, numbers)), np.uint64).reshape(-1, 3)
     refs = pa.StructArray.from_arrays(
         [
             pa.array(flat[:, 0].astype(np.int64)),

@@ -27,14 +27,14 @@ bool take_walked(Walk& to, bool walked, PyObject* inv, const Slot& tokens, const
   if (walked) {
     PyObject* site = invocation::site(inv);
     PyObject* last = seen(site);
-    Ref found = to.tokens.tuple(last), counted = to.numbers.tuple(no_values);
+    Ref found = to.tokens.tuple(last), counted = to.numbers.packed();
     if (!found || !counted) return false;
     // Neither is part of a cycle: the garbage collector need not look at them, row by row, again and again.
     if (found.get() != last) {
       PyObject_GC_UnTrack(found.get());
       seen.set(site, found.get());
     }
-    PyObject_GC_UnTrack(counted.get());
+    if (PyTuple_CheckExact(counted.get())) PyObject_GC_UnTrack(counted.get());
     tokens.put(inv, found.release());
     numbers.put(inv, counted.release());
     return true;
@@ -50,16 +50,19 @@ bool take_walked(Walk& to, bool walked, PyObject* inv, const Slot& tokens, const
 
 struct Opened {
   Ref inv, entry, context, frame_token, context_token;
-  long long start_ns = 0;
+  uint64_t span_id = 0;
+  long long start_ns = 0, end_ns = 0;
 };
 
-bool describe_inputs(PyObject* inv, PyObject* args, Py_ssize_t first, PyObject* kwargs) {
+bool describe_inputs(PyObject* inv, PyObject* args, Py_ssize_t first, PyObject* kwargs, const Expected& expected) {
   const bool named = PyDict_GET_SIZE(kwargs) > 0;
   if (PyTuple_GET_SIZE(args) == first && !named) return true;
   Walk to;
   bool walked = named ? to.tokens.add(keys_of(kwargs)) : to.tokens.add(empty_tuple);
   for (Py_ssize_t i = first; walked && i < PyTuple_GET_SIZE(args); ++i) {
-    walked = walk(to, PyTuple_GET_ITEM(args, i), 0);
+    PyObject* value = PyTuple_GET_ITEM(args, i);
+    const c10::TensorImpl* impl = expected.at(i);
+    walked = impl ? walk_tensor(to, value, impl) : walk(to, value, 0);
   }
   if (walked && named) walked = walk_values(to, kwargs, 0);
   return take_walked(to, walked, inv, invocation::inputs, invocation::input_refs, site::seen_inputs);
@@ -71,11 +74,10 @@ bool describe_result(const Opened& call, PyObject* result) {
     invocation::outputs.set(inv, none_tokens);
     return true;
   }
+  const Claim claim{frame::span_id(inv), invocation::start_ns(inv), invocation::end_ns(inv),
+                    call.span_id,        call.start_ns,             call.end_ns};
   Walk to;
-  to.span_id = frame::span_id(inv);
-  to.start = invocation::start_ns(inv);
-  to.end = invocation::end_ns(inv);
-  to.start_ns = call.start_ns;
+  to.claim = &claim;
   return take_walked(to, walk(to, result, 0), inv, invocation::outputs, invocation::output_refs,
                      site::seen_outputs);
 }
@@ -99,6 +101,7 @@ bool count_call(PyObject* caller, PyObject* name, Ref& ordinal) {
 }
 
 Ref versions_of(PyObject* cells) {
+  if (PyTuple_GET_SIZE(cells) == 0) return Ref::to(empty_tuple);
   Ref made(PyTuple_New(PyTuple_GET_SIZE(cells)));
   for (Py_ssize_t i = 0; made && i < PyTuple_GET_SIZE(cells); ++i) {
     PyTuple_SET_ITEM(made.get(), i, Py_NewRef(PyList_GET_ITEM(PyTuple_GET_ITEM(cells, i), 0)));
@@ -106,12 +109,33 @@ Ref versions_of(PyObject* cells) {
   return made;
 }
 
-Ref new_invocation(PyObject* site, PyObject* caller, PyObject* buffer, Ref ordinal) {
-  Ref span_id(PyLong_FromUnsignedLongLong(numbers.span_id()));
+// With what most calls leave as it is: copied from the first one, all slots at once.
+Ref blank_invocation() {
+  static PyObject* blank = nullptr;
+  Ref made(Invocation.allocate());
+  if (!made) return made;
+  if (!blank) {
+    for (const Slot* slot : invocation::of_values) slot->set(made.get(), no_values);
+    for (const Slot* slot : invocation::unset) slot->set(made.get(), Py_None);
+    for (const Slot* slot : invocation::numbers) slot->set(made.get(), zero);
+    PyObject_GC_UnTrack(made.get());  // nobody shall find it
+    blank = made.release();
+    made = Ref(Invocation.allocate());
+    if (!made) return made;
+  }
+  const Py_ssize_t first = sizeof(PyObject) / sizeof(PyObject*);
+  const Py_ssize_t past = Invocation.get()->tp_basicsize / sizeof(PyObject*);
+  auto **from = reinterpret_cast<PyObject**>(blank), **to = reinterpret_cast<PyObject**>(made.get());
+  for (Py_ssize_t k = first; k < past; ++k) to[k] = Py_XNewRef(from[k]);
+  return made;
+}
+
+Ref new_invocation(PyObject* site, PyObject* caller, PyObject* buffer, Ref ordinal, uint64_t id) {
+  Ref span_id(PyLong_FromUnsignedLongLong(id));
   Ref calls(PyDict_New());
   Ref versions = versions_of(site::cells(site));
   if (!span_id || !calls || !versions) return Ref();
-  Ref made(Invocation.allocate());
+  Ref made = blank_invocation();
   if (!made) return made;
   PyObject* inv = made.get();
   frame::path.set(inv, site::path(site));
@@ -127,9 +151,6 @@ Ref new_invocation(PyObject* site, PyObject* caller, PyObject* buffer, Ref ordin
   invocation::parent_id.set(inv, frame::span_id(caller));
   invocation::ordinal.put(inv, ordinal.release());
   invocation::versions.put(inv, versions.release());
-  for (const Slot* slot : invocation::of_values) slot->set(inv, no_values);
-  for (const Slot* slot : invocation::unset) slot->set(inv, Py_None);
-  for (const Slot* slot : invocation::numbers) slot->set(inv, zero);
   return made;
 }
 
@@ -228,11 +249,27 @@ Ref site_of(PyObject* recorder, PyObject* node, PyObject* path, PyObject* instan
   return made ? std::move(site) : Ref();
 }
 
+// The buffer of this thread. The last one asked for is remembered: threads have ids that never come back.
+Ref buffer_of(PyObject* recorder) {
+  static uint64_t last_thread = 0;
+  static auto &last_local = *new Ref, &last_buffer = *new Ref;
+  PyObject* local = recorder::local(recorder);
+  const uint64_t thread = PyThreadState_GetID(PyThreadState_Get());
+  if (thread == last_thread && local == last_local.get()) return Ref::to(last_buffer.get());
+  Ref found(PyObject_GetAttr(local, name::buffer));
+  if (found) {
+    last_thread = thread;
+    last_local = Ref::to(local);
+    last_buffer = Ref::to(found.get());
+  }
+  return found;
+}
+
 Way open(PyObject* recorder, PyObject* node, PyObject* args, PyObject* kwargs, Opened& call) {
   if (!Node.is_of(node)) return Way::PYTHON;
   Ref caller = value_of(current_frame), planned = value_of(execution);
   if (!caller || !planned) return failed_or_python();
-  if (!PyObject_TypeCheck(caller.get(), Frame) || (planned.get() != Py_None && !Execution.is_of(planned.get())))
+  if ((!Invocation.is_of(caller.get()) && !PyObject_TypeCheck(caller.get(), Frame)) || (planned.get() != Py_None && !Execution.is_of(planned.get())))
     return Way::PYTHON;
   if (node::suspends(node) != Py_False || !PyObject_IsTrue(frame::trace_id(caller.get())))
     return Way::PYTHON;
@@ -246,16 +283,20 @@ Way open(PyObject* recorder, PyObject* node, PyObject* args, PyObject* kwargs, O
     first = 1;
   }
   Ref site = site_of(recorder, node, frame::path(caller.get()), instance_name.get());
-  Ref buffer(site ? PyObject_GetAttr(recorder::local(recorder), name::buffer) : nullptr);
+  Ref buffer = site ? buffer_of(recorder) : Ref();
   if (!buffer) return failed_or_python();
   if (!Site.is_of(site.get()) || !Buffer.is_of(buffer.get()) ||
       site::indices(site.get()) != Py_None || PyObject_IsTrue(site::unwatched(site.get())))
     return Way::PYTHON;
 
+  Expected expected;
+  if (!expected.tensors(args)) return failed_or_python();
   Ref ordinal;
   if (!count_call(caller.get(), site::node(site.get()), ordinal)) return Way::FAILED;
-  call.inv = new_invocation(site.get(), caller.get(), buffer.get(), std::move(ordinal));
-  const bool opened = call.inv && describe_inputs(call.inv.get(), args, first, kwargs) && attach(call) &&
+  call.span_id = numbers.span_id();
+  call.inv = new_invocation(site.get(), caller.get(), buffer.get(), std::move(ordinal), call.span_id);
+  expected.storages_of_tensors();
+  const bool opened = call.inv && attach(call) && describe_inputs(call.inv.get(), args, first, kwargs, expected) &&
                       start(recorder, call, site.get(), buffer.get(), planned.get());
   return opened ? Way::NATIVE : Way::FAILED;
 }
@@ -304,7 +345,7 @@ bool close(PyObject* recorder, Opened& call, PyObject* result, PyObject* error) 
   PyObject* inv = call.inv.get();
   PyObject* site = invocation::site(inv);
   PyObject* buffer = invocation::buffer(inv);
-  const long long now = clock_ns(CLOCK_REALTIME);
+  const long long now = call.end_ns = clock_ns(CLOCK_REALTIME);
   if (!invocation::end_ns.set_integer(inv, now) || !tell_cpu_time(inv, site, buffer, now - call.start_ns) ||
       !leave(call))
     return false;
@@ -407,8 +448,7 @@ PyObject* of_storage(PyObject*, PyObject* const* given, Py_ssize_t count) {
   if (!UntypedStorage.is_of(given[0])) Py_RETURN_NONE;
   auto* impl = address_of_storage(given[0]);
   if (!impl) return nullptr;
-  if (PyObject* known = storages.find(impl)) return Py_NewRef(known);
-  return identity_of(impl, given[1]).release();
+  return identity_of(impl).release();
 }
 
 PyObject* known_storages(PyObject*, PyObject*) {

@@ -4,6 +4,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -35,53 +36,53 @@ class Ref {
 
 PyObject* type_of(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)); }  // borrowed
 
-// Something that is found once and kept for as long as the process lives.
+// What is found once, when the hot path is loaded, and kept for as long as the process lives. How it is found
+// is kept elsewhere: calls come between other work, when nothing is in the caches, and read as little as can be.
 class Found {
  public:
   // False with an ImportError or the like as soon as something is missing.
   static bool find_all() {
-    for (Found* item : all()) {
-      if (!item->find()) return false;
+    for (const auto& find : finders()) {
+      if (!find()) return false;
     }
     return true;
   }
 
  protected:
-  Found() { all().push_back(this); }
-  virtual bool find() = 0;
+  static void later(std::function<bool()> find) { finders().push_back(std::move(find)); }
 
  private:
-  static std::vector<Found*>& all() {  // in order of definition
-    static auto& items = *new std::vector<Found*>;
+  static std::vector<std::function<bool()>>& finders() {  // in order of definition
+    static auto& items = *new std::vector<std::function<bool()>>;
     return items;
   }
 };
 
 class Name : Found {
  public:
-  explicit Name(const char* text) : text_(text) {}
+  explicit Name(const char* text) {
+    later([this, text] { return (object_ = PyUnicode_InternFromString(text)) != nullptr; });
+  }
   operator PyObject*() const { return object_; }
 
  private:
-  bool find() override { return (object_ = PyUnicode_InternFromString(text_)) != nullptr; }
-  const char* text_;
-  PyObject* object_ = nullptr;
+  mutable PyObject* object_ = nullptr;
 };
+
+Ref attribute_of_module(const char* module, const char* name) {
+  Ref found(PyImport_ImportModule(module));
+  return Ref(found ? PyObject_GetAttrString(found.get(), name) : nullptr);
+}
 
 class Object : Found {
  public:
-  Object(const char* module, const char* name) : module_(module), name_(name) {}
+  Object(const char* module, const char* name) {
+    later([this, module, name] { return (object_ = attribute_of_module(module, name).release()) != nullptr; });
+  }
   operator PyObject*() const { return object_; }
 
- protected:
-  bool find() override {
-    Ref module(PyImport_ImportModule(module_));
-    return module && (object_ = PyObject_GetAttrString(module.get(), name_)) != nullptr;
-  }
-
  private:
-  const char *module_, *name_;
-  PyObject* object_ = nullptr;
+  mutable PyObject* object_ = nullptr;
 };
 
 class Type : public Object {
@@ -93,43 +94,42 @@ class Type : public Object {
   PyObject* allocate() const { return get()->tp_alloc(get(), 0); }  // with empty slots
 };
 
-class Constant : public Object {
+class Constant : Found {
  public:
-  using Object::Object;
+  Constant(const char* module, const char* name) {
+    later([this, module, name] {
+      Ref found = attribute_of_module(module, name);
+      if (found) value_ = PyLong_AsLongLong(found.get());
+      return !PyErr_Occurred();
+    });
+  }
   operator long long() const { return value_; }
 
  private:
-  bool find() override {
-    if (!Object::find()) return false;
-    value_ = PyLong_AsLongLong(*this);
-    return !PyErr_Occurred();
-  }
-  long long value_ = 0;
+  mutable long long value_ = 0;
 };
 
-// What a class has by a descriptor written in C.
-class Member : Found {
- protected:
-  Member(const Type& owner, const char* name) : owner_(owner), name_(name) {}
-  PyObject* find_as(PyTypeObject* kind) {  // borrowed from the class
-    Ref found(PyObject_GetAttrString(owner_, name_));
-    if (found && !Py_IS_TYPE(found.get(), kind)) {
-      PyErr_Format(PyExc_ImportError, "%R.%s: expected a %s, got %R", static_cast<PyObject*>(owner_), name_,
-                   kind->tp_name, found.get());
-      return nullptr;
-    }
-    return found.get();
+// What a class has by a descriptor written in C; borrowed from the class.
+PyObject* descriptor(const Type& owner, const char* name, PyTypeObject* kind) {
+  Ref found(PyObject_GetAttrString(owner, name));
+  if (found && !Py_IS_TYPE(found.get(), kind)) {
+    PyErr_Format(PyExc_ImportError, "%R.%s: expected a %s, got %R", static_cast<PyObject*>(owner), name, kind->tp_name,
+                 found.get());
+    return nullptr;
   }
-
- private:
-  const Type& owner_;
-  const char* name_;
-};
+  return found.get();
+}
 
 // One of the slots of a class: read and written where it lies in the object.
-class Slot : Member {
+class Slot : Found {
  public:
-  Slot(const Type& owner, const char* name) : Member(owner, name) {}
+  Slot(const Type& owner, const char* name) {
+    later([this, &owner, name] {
+      auto* found = reinterpret_cast<PyMemberDescrObject*>(descriptor(owner, name, &PyMemberDescr_Type));
+      if (found) offset_ = found->d_member->offset;
+      return found != nullptr;
+    });
+  }
   PyObject* operator()(PyObject* object) const { return at(object); }  // borrowed
   long long integer(PyObject* object) const { return PyLong_AsLongLong(at(object)); }
   void set(PyObject* object, PyObject* borrowed) const { put(object, Py_NewRef(borrowed)); }
@@ -144,34 +144,30 @@ class Slot : Member {
   }
 
  private:
-  bool find() override {
-    auto* found = reinterpret_cast<PyMemberDescrObject*>(find_as(&PyMemberDescr_Type));
-    if (found) offset_ = found->d_member->offset;
-    return found != nullptr;
-  }
   PyObject*& at(PyObject* object) const {
     return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset_);
   }
-  Py_ssize_t offset_ = 0;
+  mutable Py_ssize_t offset_ = 0;
 };
 
 // The C++ object behind a tensor or a storage, as its `_cdata` tells.
 template <class Impl>
-class Address : Member {
+class Address : Found {
  public:
-  explicit Address(const Type& owner) : Member(owner, "_cdata") {}
+  explicit Address(const Type& owner) {
+    later([this, &owner] {
+      auto* found = reinterpret_cast<PyGetSetDescrObject*>(descriptor(owner, "_cdata", &PyGetSetDescr_Type));
+      if (found) getter_ = found->d_getset;
+      return found != nullptr;
+    });
+  }
   Impl* operator()(PyObject* object) const {
     Ref address(getter_->get(object, getter_->closure));
     return address ? static_cast<Impl*>(PyLong_AsVoidPtr(address.get())) : nullptr;
   }
 
  private:
-  bool find() override {
-    auto* found = reinterpret_cast<PyGetSetDescrObject*>(find_as(&PyGetSetDescr_Type));
-    if (found) getter_ = found->d_getset;
-    return found != nullptr;
-  }
-  PyGetSetDef* getter_ = nullptr;
+  mutable PyGetSetDef* getter_ = nullptr;
 };
 
 }  // namespace

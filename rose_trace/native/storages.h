@@ -46,57 +46,6 @@ class Numbers {
   long long next_storage_;
 } numbers;
 
-// The identities by address. The weak reference that an entry holds keeps the address of a freed
-// storage from being given to another one.
-class Storages {
- public:
-  PyObject* find(const c10::StorageImpl* storage) const {  // borrowed; null where it has none
-    return entries_[place_of(storage)].identity;
-  }
-  void add(c10::StorageImpl* storage, PyObject* identity) {
-    if (2 * (count_ + 1) > entries_.size()) sweep();
-    ++count_;
-    c10::raw::intrusive_ptr::make_weak(storage);
-    entries_[place_of(storage)] = {storage, Py_NewRef(identity)};
-  }
-  // Forget what is no longer in use, or grow; so rare that every addition pays a few nanoseconds for it.
-  void sweep() {
-    std::vector<Entry> old = std::exchange(entries_, {});
-    const auto dead = [](const Entry& entry) {
-      return !entry.storage || c10::raw::weak_intrusive_ptr::use_count(entry.storage) == 0;
-    };
-    count_ = old.size() - std::count_if(old.begin(), old.end(), dead);
-    entries_.resize(std::max(LEAST, std::bit_ceil(4 * count_)));
-    for (const Entry& entry : old) {
-      if (!dead(entry)) {
-        entries_[place_of(entry.storage)] = entry;
-      } else if (entry.storage) {
-        c10::raw::weak_intrusive_ptr::decref(entry.storage);
-        Py_DECREF(entry.identity);
-      }
-    }
-  }
-  std::size_t count() const { return count_; }
-
- private:
-  struct Entry {
-    c10::StorageImpl* storage = nullptr;
-    PyObject* identity = nullptr;
-  };
-  static constexpr std::size_t LEAST = 512;  // ours: few, so that freed storages give their memory back soon
-
-  std::size_t place_of(const c10::StorageImpl* storage) const {  // its own, or the free one for it
-    const std::size_t mask = entries_.size() - 1;
-    std::size_t place = (reinterpret_cast<std::uintptr_t>(storage) * 0x9E3779B97F4A7C15) >> 32 & mask;
-    while (entries_[place].storage && entries_[place].storage != storage) place = (place + 1) & mask;
-    return place;
-  }
-  std::vector<Entry> entries_ = std::vector<Entry>(LEAST);
-  std::size_t count_ = 0;
-};
-
-Storages& storages = *new Storages;
-
 PyObject* device_name(c10::Device device) {  // borrowed
   static auto& names = *new std::vector<std::pair<c10::Device, PyObject*>>;
   for (const auto& [known, name] : names) {
@@ -109,18 +58,91 @@ PyObject* device_name(c10::Device device) {  // borrowed
 
 PyObject *zero, *empty_tuple;  // made when the module is
 
-Ref identity_of(c10::StorageImpl* storage, PyObject* device) {
-  Ref ref(device ? PyLong_FromLongLong(numbers.storage()) : nullptr);
-  Ref made(ref ? Identity.allocate() : nullptr);
+// What is known of a storage. Most are never asked for by Python code: their numbers are kept here; from then
+// on that somebody has the object, these are in the object.
+struct Known {
+  c10::StorageImpl* storage = nullptr;
+  uint64_t ref = 0;
+  uint64_t producer = 0;
+  long long stamp = 0;
+  PyObject* device = nullptr;  // borrowed: names of devices are kept
+  PyObject* identity = nullptr;
+};
+
+// The storages by address. The weak reference that an entry holds keeps the address of a freed storage
+// from being given to another one.
+class Storages {
+ public:
+  // Its entry, until another storage is added; null with an exception.
+  Known* of(c10::StorageImpl* storage) {
+    Known* found = &entries_[place_of(storage)];
+    if (found->storage) return found;
+    PyObject* device = device_name(storage->device());
+    if (!device) return nullptr;
+    if (2 * (count_ + 1) > entries_.size()) {
+      sweep();
+      found = &entries_[place_of(storage)];
+    }
+    ++count_;
+    c10::raw::intrusive_ptr::make_weak(storage);
+    *found = {storage, static_cast<uint64_t>(numbers.storage()), 0, 0, device, nullptr};
+    return found;
+  }
+  void expect(const void* storage) const { __builtin_prefetch(&entries_[first_place(storage)]); }
+  // Forget what is no longer in use, or grow; so rare that every addition pays a few nanoseconds for it.
+  void sweep() {
+    std::vector<Known> old = std::exchange(entries_, {});
+    const auto dead = [](const Known& entry) {
+      return !entry.storage || c10::raw::weak_intrusive_ptr::use_count(entry.storage) == 0;
+    };
+    count_ = old.size() - std::count_if(old.begin(), old.end(), dead);
+    entries_.resize(std::max(LEAST, std::bit_ceil(4 * count_)));
+    for (const Known& entry : old) {
+      if (!dead(entry)) {
+        entries_[place_of(entry.storage)] = entry;
+      } else if (entry.storage) {
+        c10::raw::weak_intrusive_ptr::decref(entry.storage);
+        Py_XDECREF(entry.identity);
+      }
+    }
+  }
+  std::size_t count() const { return count_; }
+
+ private:
+  static constexpr std::size_t LEAST = 512;  // ours: few, so that freed storages give their memory back soon
+
+  std::size_t first_place(const void* storage) const {
+    return (reinterpret_cast<std::uintptr_t>(storage) * 0x9E3779B97F4A7C15) >> 32 & (entries_.size() - 1);
+  }
+  std::size_t place_of(const c10::StorageImpl* storage) const {  // its own, or the free one for it
+    std::size_t place = first_place(storage);
+    while (entries_[place].storage && entries_[place].storage != storage) place = (place + 1) & (entries_.size() - 1);
+    return place;
+  }
+  std::vector<Known> entries_ = std::vector<Known>(LEAST);
+  std::size_t count_ = 0;
+};
+
+Storages& storages = *new Storages;
+
+// Make the object of a storage, whose numbers are in it from now on.
+Ref identity_of(c10::StorageImpl* storage) {
+  Ref made(Identity.allocate());  // may run a finalizer that adds storages, so first of all
   if (!made) return made;
   PyObject_GC_UnTrack(made.get());  // numbers and a name: no part of a cycle
-  identity::ref.put(made.get(), ref.release());
-  identity::producer.set(made.get(), zero);
-  identity::stamp.set(made.get(), zero);
-  identity::device.set(made.get(), device);
-  // Making it may have run a finalizer that got here first.
-  if (PyObject* other = storages.find(storage)) return Ref::to(other);
-  storages.add(storage, made.get());
+  Known* known = storages.of(storage);
+  if (!known) return Ref();
+  if (known->identity) return Ref::to(known->identity);
+  PyObject* of = made.get();
+  identity::device.set(of, known->device);
+  PyObject* ref = PyLong_FromUnsignedLongLong(known->ref);
+  PyObject* producer = PyLong_FromUnsignedLongLong(known->producer);
+  PyObject* stamp = PyLong_FromLongLong(known->stamp);
+  if (ref) identity::ref.put(of, ref);
+  if (producer) identity::producer.put(of, producer);
+  if (stamp) identity::stamp.put(of, stamp);
+  if (!ref || !producer || !stamp) return Ref();
+  known->identity = Py_NewRef(of);
   return made;
 }
 

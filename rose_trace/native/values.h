@@ -7,6 +7,7 @@
 
 #include <array>
 
+#include "names.h"
 #include "storages.h"
 
 namespace {
@@ -17,6 +18,44 @@ const Object walks("rose_trace.dataref", "walks"), learn("rose_trace.dataref", "
 const Object too_many_leaves("rose_trace.dataref", "TooManyLeavesError");
 const Constant max_leaves("rose_trace.dataref", "MAX_LEAVES");
 const Name word_tensor("tensor"), word_plain("plain"), name_dtype("dtype");
+
+// Numbers that become bytes, eight for each; a tuple where Python code has added some.
+class Packed {
+ public:
+  bool add(uint64_t ref, uint64_t producer, uint64_t offset) {
+    for (const uint64_t number : {ref, producer, offset}) {
+      if (!list_) {
+        numbers_.push_back(number);
+      } else if (!append(number)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  Py_ssize_t size() const { return list_ ? PyList_GET_SIZE(list_.get()) : numbers_.size(); }
+  PyObject* list() {  // borrowed
+    if (list_) return list_.get();
+    list_ = Ref(PyList_New(0));
+    for (const uint64_t number : numbers_) {
+      if (!list_ || !append(number)) return nullptr;
+    }
+    return list_.get();
+  }
+  Ref packed() const {
+    if (list_) return Ref(PyList_AsTuple(list_.get()));
+    if (numbers_.empty()) return Ref::to(no_values);
+    return Ref(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(numbers_.data()),
+                                         numbers_.size() * sizeof(uint64_t)));
+  }
+
+ private:
+  bool append(uint64_t number) {
+    Ref made(PyLong_FromUnsignedLongLong(number));
+    return made && PyList_Append(list_.get(), made.get()) == 0;
+  }
+  c10::SmallVector<uint64_t, 24> numbers_;
+  Ref list_;
+};
 
 // Items that become a tuple; a list in between where Python code adds some.
 class Items {
@@ -57,13 +96,17 @@ class Items {
   Ref list_;
 };
 
+// The invocation that hands a value out; without any, it is one that comes in.
+struct Claim {
+  PyObject *span_id, *start, *end;
+  uint64_t id;
+  long long start_ns, end_ns;
+};
+
 struct Walk {
-  Items numbers, tokens;
-  // Of the invocation that hands the value out; without any, it is one that comes in.
-  PyObject* span_id = nullptr;
-  PyObject* start = nullptr;
-  PyObject* end = nullptr;
-  long long start_ns = 0;
+  Packed numbers;
+  Items tokens;
+  const Claim* claim = nullptr;
 };
 
 constexpr int MOST_DEPTH = 64;  // ours: deeper values are walked in Python, which knows when to stop
@@ -74,17 +117,16 @@ bool walk_python(Walk& to, PyObject* value) {
   PyObject* kind = type_of(value);
   Ref function = Ref::to(PyDict_GetItemWithError(walks, kind));
   if (!function && !PyErr_Occurred()) function = Ref(PyObject_CallOneArg(learn, kind));
-  Ref claim(!function ? nullptr
-            : to.span_id ? PyTuple_Pack(3, to.span_id, to.start, to.end)
-                         : Py_NewRef(Py_None));
+  Ref claim(!function  ? nullptr
+            : to.claim ? PyTuple_Pack(3, to.claim->span_id, to.claim->start, to.claim->end)
+                       : Py_NewRef(Py_None));
   if (!claim) return false;
   PyObject* given[] = {value, to.numbers.list(), to.tokens.list(), claim.get()};
   return given[1] && given[2] && bool(Ref(PyObject_Vectorcall(function.get(), given, 4, nullptr)));
 }
 
 bool walk_plain(Walk& to, PyObject* value) {
-  return to.numbers.add(zero) && to.numbers.add(zero) && to.numbers.add(zero) && to.tokens.add(word_plain) &&
-         to.tokens.add(type_of(value));
+  return to.numbers.add(0, 0, 0) && to.tokens.add(word_plain) && to.tokens.add(type_of(value));
 }
 
 Ref integers(c10::IntArrayRef values) {
@@ -144,26 +186,39 @@ bool is_plain_memory(const c10::TensorImpl& impl) {
          !impl.has_symbolic_sizes_strides();
 }
 
-bool walk_memory(Walk& to, PyObject* value, const c10::TensorImpl& impl) {
-  c10::StorageImpl* storage = impl.storage().unsafeGetStorageImpl();
-  Ref identity = Ref::to(storages.find(storage));
-  if (!identity) identity = identity_of(storage, device_name(impl.device()));
-  if (!identity) return false;
-  PyObject* of = identity.get();
-  if (to.span_id && identity::stamp.integer(of) < to.start_ns) {
-    identity::producer.set(of, to.span_id);
-    identity::stamp.set(of, to.end);
+// Who produced a storage, after its claim by who hands it out. False with an exception.
+bool claimed(Known& known, const Claim* claim, uint64_t& producer) {
+  if (!known.identity) {
+    if (claim && known.stamp < claim->start_ns) {
+      known.producer = claim->id;
+      known.stamp = claim->end_ns;
+    }
+    producer = known.producer;
+    return true;
   }
-  const Layout* layout = layout_of(impl);
-  PyObject* dtype = dtype_of(value, impl);
-  return layout && dtype && to.numbers.add(identity::ref(of)) && to.numbers.add(identity::producer(of)) &&
-         to.numbers.add(Ref(PyLong_FromLongLong(impl.storage_offset()))) && to.tokens.add(word_tensor) &&
-         to.tokens.add(layout->shape) && to.tokens.add(dtype) && to.tokens.add(layout->strides) &&
-         to.tokens.add(identity::device(of));
+  PyObject* of = known.identity;
+  if (claim && identity::stamp.integer(of) < claim->start_ns) {
+    identity::producer.set(of, claim->span_id);
+    identity::stamp.set(of, claim->end);
+  }
+  producer = PyLong_AsUnsignedLongLong(identity::producer(of));
+  return !PyErr_Occurred();
 }
 
-bool walk_tensor(Walk& to, PyObject* value) {
-  const auto* impl = address_of_tensor(value);
+bool walk_memory(Walk& to, PyObject* value, const c10::TensorImpl& impl) {
+  Known* known = storages.of(impl.storage().unsafeGetStorageImpl());
+  uint64_t producer;
+  if (!known || !claimed(*known, to.claim, producer)) return false;
+  const uint64_t ref = known->ref;
+  PyObject* device = known->device;
+  const Layout* layout = layout_of(impl);
+  PyObject* dtype = dtype_of(value, impl);
+  return layout && dtype && to.numbers.add(ref, producer, impl.storage_offset()) && to.tokens.add(word_tensor) &&
+         to.tokens.add(layout->shape) && to.tokens.add(dtype) && to.tokens.add(layout->strides) &&
+         to.tokens.add(device);
+}
+
+bool walk_tensor(Walk& to, PyObject* value, const c10::TensorImpl* impl) {
   if (!impl) return false;
   try {
     if (is_plain_memory(*impl)) return walk_memory(to, value, *impl);
@@ -171,6 +226,40 @@ bool walk_tensor(Walk& to, PyObject* value) {
   }
   return walk_python(to, value);
 }
+
+// The first tensors among the arguments. They come from other work, and by now out of all caches: what will be
+// read of them is asked for at once and arrives while the invocation is being opened.
+class Expected {
+ public:
+  // False with an exception.
+  bool tensors(PyObject* args) {
+    const Py_ssize_t count = std::min(PyTuple_GET_SIZE(args), MOST);
+    for (Py_ssize_t i = 0; i < count; ++i) __builtin_prefetch(PyTuple_GET_ITEM(args, i));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* value = PyTuple_GET_ITEM(args, i);
+      if (Py_TYPE(value) != Tensor && Py_TYPE(value) != Parameter) continue;
+      impls_[i] = address_of_tensor(value);
+      if (!impls_[i]) return false;
+      for (std::size_t line = 0; line < sizeof(c10::TensorImpl); line += LINE)
+        __builtin_prefetch(reinterpret_cast<const char*>(impls_[i]) + line);
+    }
+    return true;
+  }
+  void storages_of_tensors() const {
+    for (const c10::TensorImpl* impl : impls_) {
+      if (!impl || !impl->has_storage()) continue;
+      const auto* storage = reinterpret_cast<const char*>(impl->unsafe_storage().unsafeGetStorageImpl());
+      __builtin_prefetch(storage);
+      __builtin_prefetch(storage + LINE);
+      storages.expect(storage);
+    }
+  }
+  const c10::TensorImpl* at(Py_ssize_t i) const { return i < MOST ? impls_[i] : nullptr; }
+
+ private:
+  static constexpr Py_ssize_t MOST = 8, LINE = 64;
+  const c10::TensorImpl* impls_[MOST] = {};
+};
 
 bool has_room(const Walk& to) {
   if (to.numbers.size() <= 3 * max_leaves) return true;
@@ -218,7 +307,7 @@ bool walk_dict(Walk& to, PyObject* value, int depth) {
 
 bool walk(Walk& to, PyObject* value, int depth) {
   PyTypeObject* kind = Py_TYPE(value);
-  if (kind == Tensor || kind == Parameter) return walk_tensor(to, value);
+  if (kind == Tensor || kind == Parameter) return walk_tensor(to, value, address_of_tensor(value));
   if (value == Py_None) return to.tokens.add(type_of(value));
   if (kind == &PyLong_Type || kind == &PyFloat_Type || kind == &PyBool_Type || kind == &PyUnicode_Type)
     return walk_plain(to, value);

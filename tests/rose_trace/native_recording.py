@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -12,9 +13,15 @@ import pytest
 
 import rose_trace as rose
 from rose_trace import buffers, hooks, recorder
+from rose_trace.dataref import Refs, packed
 from rose_trace.invocation import Invocation
 from rose_trace.native.load import VARIABLE
 from rose_trace.recorder import Recorder
+
+
+def numbers_of(refs: Refs) -> tuple[int, ...]:
+    """The numbers of a row."""
+    return tuple(array.array("Q", packed(refs)))
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from rose_trace.invocation import Invocation
 from rose_trace.native.load import VARIABLE
 from rose_trace.parquet import read_spans
 from tests.properties import examples
-from tests.rose_trace.native_recording import native_recording
+from tests.rose_trace.native_recording import native_recording, numbers_of
 from tests.rose_trace.test_recorder import _outcome, trees
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -400,12 +400,12 @@ def test_a_forked_child_has_numbers_of_its_own(tmp_path: Path) -> None:
             leaf(torch.zeros(2))
             row: Invocation = native.recorder.buffers.mine().rows[-1]
             if not child:
-                text = " ".join(map(str, (row.span_id, *row.input_refs, row.ordinal)))
+                text = " ".join(map(str, (row.span_id, *numbers_of(row.input_refs), row.ordinal)))
                 os.write(sending, text.encode())
                 os._exit(0)
             os.waitpid(child, 0)
             told = tuple(map(int, os.read(receiving, 1_000).split()))
-            return [(row.span_id, *row.input_refs, row.ordinal), told]
+            return [(row.span_id, *numbers_of(row.input_refs), row.ordinal), told]
 
         ours, theirs = outer()
         assert native.in_python == ["outer", "leaf"]
