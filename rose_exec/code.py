@@ -10,11 +10,9 @@ from rose_trace.component import registry as classes
 from rose_trace.legality import AccessSet
 from rose_trace.node import ExecutionNode
 from rose_trace.node import registry as nodes
+from rose_trace.records import SEEN
 
 T = TypeVar("T")
-
-SEEN = ("generator.", "buffer.")
-"""States that nobody declares: the trace shows them."""
 
 
 def definition(key: str) -> ExecutionNode | None:

@@ -24,6 +24,7 @@ from rose_opt.plan import Plan, PlanRefused
 from rose_trace import generators, pytree
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet
+from rose_trace.records import GENERATOR
 
 Saved = Mapping[str, bytes]
 """States of components between two iterations, by name."""
@@ -288,7 +289,7 @@ def _drawn(plan: Plan, component: str) -> list[str]:
     """Process-wide generators that the nodes of a component draw from."""
     nodes = [node for node in plan.nodes if node.component == component]
     states = {access.state for node in nodes for access in node.accesses}
-    return sorted(state for state in states if state.startswith("generator."))
+    return sorted(state for state in states if state.startswith(GENERATOR))
 
 
 def _run(

@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rose_trace.legality import AccessSet
-from rose_trace.records import StateAccess
-
-GENERATORS = "generator."
+from rose_trace.records import GENERATOR, StateAccess
 
 
 class StateLost(RuntimeError):
@@ -67,7 +65,7 @@ class Revival:
         if state not in self.lost:
             return
         owner, worker = self.lost[state]
-        if state.startswith(GENERATORS) and component != owner:
+        if state.startswith(GENERATOR) and component != owner:
             return  # every process has generators of its own
         what = "everything it knew" if state.endswith(".") else f"state '{state}'"
         raise StateLost(

@@ -16,6 +16,15 @@ NodePath = NewType("NodePath", str)
 SpanId = NewType("SpanId", int)
 """64-bit OpenTelemetry span id of one invocation; 0 means none."""
 
+GENERATOR = "generator."
+"""Prefix of the states that stand for process-wide generators."""
+
+BUFFER = "buffer."
+"""Prefix of the states that stand for storages which are handed out again and again."""
+
+SEEN = (GENERATOR, BUFFER)
+"""Prefixes of states that nobody declares and no component holds: a trace shows them."""
+
 
 class StateAccess(enum.Enum):
     """How a node touches a state.

@@ -12,6 +12,7 @@ from rose_exec.sanitizer.touches import Touch, Touches
 from rose_exec.sanitizer.verdicts import Verdicts
 from rose_exec.tasks import Task
 from rose_trace.node import ExecutionNode
+from rose_trace.records import GENERATOR
 
 
 class Blame:
@@ -63,7 +64,7 @@ class Blame:
         else:
             path, invocation = task.job.path, invocation_of(task)
             self.glue(invocation)
-        seen = tuple(a for a in task.job.allowed.accesses if a.state.startswith("generator."))
+        seen = tuple(a for a in task.job.allowed.accesses if a.state.startswith(GENERATOR))
         body = Body(id, node, instance, path, invocation, node.accesses(instance).accesses + seen)
         self.bodies.append(body)
         return body

@@ -24,9 +24,7 @@ from dataclasses import replace
 from rose_opt.facts.store import Store
 from rose_opt.graph import GraphNode
 from rose_trace.legality import AccessSet
-from rose_trace.records import Access, StateAccess
-
-PREFIX = "buffer."
+from rose_trace.records import BUFFER, Access, StateAccess
 
 
 def with_buffers(store: Store, nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
@@ -49,7 +47,7 @@ def with_buffers(store: Store, nodes: Sequence[GraphNode]) -> tuple[GraphNode, .
         readers = [index for index in _leaves(nodes, consumers) if index not in writers]
         if not writers:
             continue
-        state = PREFIX + nodes[writers[0]].name
+        state = BUFFER + nodes[writers[0]].name
         owners = {nodes[index].component for index in writers}
         sharded = len(owners) == 1 and all(_by_rows(nodes[index]) for index in writers)
         for index in writers:

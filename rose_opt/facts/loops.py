@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rose_opt.facts.buffers import PREFIX
 from rose_opt.facts.dependencies import ObservedEdge
 from rose_opt.facts.store import Store
 from rose_opt.graph import Graph, GraphNode
 from rose_trace.pytree import Structure
-from rose_trace.records import Access, NodePath, StateAccess
+from rose_trace.records import BUFFER, Access, NodePath, StateAccess
 
 
 class LoopKind(enum.Enum):
@@ -195,7 +194,7 @@ def _state_evidence(graph: Graph, states: Sequence[str], row: Mapping[str, Any])
             f"invocation {row['writer_seq']})"
         )
     unlock = f"If '{reader.name}' does not inherit '{state}', annotate the access as refresh."
-    if state.startswith(PREFIX):
+    if state.startswith(BUFFER):
         unlock = f"Let '{writer.name}' return a copy: it hands the same storage out each time."
     return Evidence(
         "state",

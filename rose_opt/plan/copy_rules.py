@@ -24,11 +24,9 @@ from rose_opt.plan.hierarchy import (
 )
 from rose_opt.plan.refusal import Refusal
 from rose_trace.legality import AccessSet
+from rose_trace.records import BUFFER
 
 NAME = "copy-on-bind"
-
-BUFFER = "buffer."
-"""Prefix of the states that stand for storages."""
 
 
 def copy_refusal(

@@ -29,15 +29,12 @@ from rose_opt.plan.hierarchy import (
 from rose_opt.plan.refusal import Refusal, declare
 from rose_opt.plan.whole import anchored, unreached, whole_above
 from rose_trace.legality import AccessSet
-from rose_trace.records import Access, StateAccess
+from rose_trace.records import GENERATOR, SEEN, Access, StateAccess
 
 NAME = "privatise"
 
 MARK = "~"
 """Between the name of what is copied and whom it is copied for."""
-
-SEEN = ("generator.", "buffer.")
-"""Prefixes of states that no component holds."""
 
 
 def private_state(state: str, readers: str) -> str:
@@ -248,7 +245,7 @@ def _against_instance(
                     f"{readers} writes, got {item.mode.value} of '{item.state}' by {node.path}"
                     + ("" if writer is node else f", written by {writer.path}"),
                     f"Keep '{item.state}' in a component of its own."
-                    if not item.state.startswith("generator.")
+                    if not item.state.startswith(GENERATOR)
                     else f"Let {writer.name} draw from rose_trace.rng.RowGenerator instead.",
                     tuple(dict.fromkeys((node.path, writer.path))),
                 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rose_opt.plan.hierarchy import PlanNode
 from rose_trace.legality import AccessSet, first_conflict
+from rose_trace.records import BUFFER
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ def unlock(first: PlanNode, a: AccessSet, second: PlanNode, b: AccessSet) -> str
         return declare(*silent)
     conflict = first_conflict(a, b)
     shared = conflict.earlier.state if conflict is not None and conflict.earlier else ""
-    if shared.startswith("buffer."):
-        return f"Let {shared.removeprefix('buffer.')} return a copy: it hands the same storage out each time."
+    if shared.startswith(BUFFER):
+        return f"Let {shared.removeprefix(BUFFER)} return a copy: it hands the same storage out each time."
     return (
         f"Keep the native order, or let {second.name} work on a state of its own that a later node "
         "copies over."

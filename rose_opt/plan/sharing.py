@@ -13,11 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rose_opt.plan.copy_rules import BUFFER
 from rose_opt.plan.hierarchy import AccessesOf, Hierarchy, own_accesses, touching
-
-GENERATOR = "generator."
-"""Prefix of the states that stand for process-wide generators."""
+from rose_trace.records import BUFFER, GENERATOR
 
 
 def sharing(

@@ -24,6 +24,7 @@ from rose_opt.plan.refusal import Refusal, declare
 from rose_opt.plan.whole import apart, unreached
 from rose_trace.legality import AccessSet, Conflict, first_conflict, partition
 from rose_trace.pytree import Leaf, Structure
+from rose_trace.records import BUFFER, GENERATOR
 
 
 def split_refusal(
@@ -205,13 +206,13 @@ def _keyed_states(h: Hierarchy, loop: str, component: str) -> str:
 def _unlock_groups(node: PlanNode, conflict: Conflict) -> str:
     access = conflict.earlier or conflict.later
     state = access.state if access is not None else ""
-    if state.startswith("generator."):
+    if state.startswith(GENERATOR):
         return (
             f"Let {node.name} draw from rose_trace.rng.RowGenerator, keyed by seed, row and step, "
             f"instead of the shared '{state}'."
         )
-    if state.startswith("buffer."):
-        return f"Let {state.removeprefix('buffer.')} return a copy: it hands the same storage out each time."
+    if state.startswith(BUFFER):
+        return f"Let {state.removeprefix(BUFFER)} return a copy: it hands the same storage out each time."
     component, _, name = state.partition(".")
     return (
         f"Declare batch_states=['{name}'] on {component} if one row of '{state}' belongs to one row of "

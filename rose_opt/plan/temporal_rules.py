@@ -25,7 +25,7 @@ from rose_opt.plan.refusal import Refusal, declare
 from rose_opt.plan.whole import apart, unreached
 from rose_trace.legality import AccessSet
 from rose_trace.pytree import Structure
-from rose_trace.records import Access, StateAccess
+from rose_trace.records import BUFFER, GENERATOR, Access, StateAccess
 
 Leaves = tuple[tuple[PlanNode, AccessSet], ...]
 """What touches states in a loop, and what it touches, in program order."""
@@ -267,13 +267,13 @@ def _always(h: Hierarchy, leaf: PlanNode, loop: str) -> bool:
 
 
 def _unlock_inheriting(node: PlanNode, state: str) -> str:
-    if state.startswith("generator."):
+    if state.startswith(GENERATOR):
         return (
             f"Let {node.name} draw from rose_trace.rng.RowGenerator, keyed by seed, row and iteration, "
             f"instead of the carried '{state}'."
         )
-    if state.startswith("buffer."):
-        return f"Let {state.removeprefix('buffer.')} return a copy: it hands the same storage out each time."
+    if state.startswith(BUFFER):
+        return f"Let {state.removeprefix(BUFFER)} return a copy: it hands the same storage out each time."
     name = state.rpartition(".")[2]
     return (
         f"Declare refreshes='{name}' on {node.name} if it does not inherit the old value; otherwise the "

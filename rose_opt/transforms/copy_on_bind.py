@@ -24,12 +24,10 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from rose_opt.graph import Graph, GraphNode
 from rose_opt.plan import Refusal, Transformation, copy_refusal
 from rose_opt.transforms.base import Rewritten, Subject, require
-from rose_trace.records import Access
+from rose_trace.records import BUFFER, Access
 
 if TYPE_CHECKING:
     from rose_opt.facts import Facts
-
-PREFIX = "buffer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class CopyOnBind:
         """Storages of the program that are filled again, in program order."""
         del target, max_groups
         states = (a.state for node in subject.graph.nodes for a in node.accesses.accesses)
-        for state in dict.fromkeys(s for s in states if s.startswith(PREFIX)):
+        for state in dict.fromkeys(s for s in states if s.startswith(BUFFER)):
             yield cls(state)
 
     @classmethod

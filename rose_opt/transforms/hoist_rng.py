@@ -27,12 +27,10 @@ from rose_opt.graph import DataEdge, Graph, GraphNode, within
 from rose_opt.plan import Refusal, Transformation, declare
 from rose_opt.transforms.base import Rewritten, Subject, require
 from rose_trace.legality import AccessSet
-from rose_trace.records import Access, Declaration, NodePath, StateAccess
+from rose_trace.records import GENERATOR, Access, Declaration, NodePath, StateAccess
 
 if TYPE_CHECKING:
     from rose_opt.facts import Facts
-
-PREFIX = "generator."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,8 @@ class HoistRNG:
         for loop in subject.graph.ancestors(target):
             if loop.kind == "loop":
                 states = [a.state for a in subject.graph.effective(loop.path).accesses]
-                for state in dict.fromkeys(s for s in states if s.startswith(PREFIX)):
-                    yield cls(loop.path, state.removeprefix(PREFIX))
+                for state in dict.fromkeys(s for s in states if s.startswith(GENERATOR)):
+                    yield cls(loop.path, state.removeprefix(GENERATOR))
 
     @classmethod
     def parse(cls, text: Transformation) -> Self:
@@ -71,7 +69,7 @@ class HoistRNG:
     @property
     def state(self) -> str:
         """The generator as a state."""
-        return f"{PREFIX}{self.generator}"
+        return f"{GENERATOR}{self.generator}"
 
     @property
     def advice(self) -> str:
