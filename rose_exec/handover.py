@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
-INSTANCE = "_rose_instance"
+from rose_trace.component import INSTANCE
 
 
 class NotCarried(RuntimeError):

@@ -25,6 +25,10 @@ registry: dict[str, ComponentClass] = {}
 """Latest definition of every component class, by ``module:qualname``."""
 
 
+INSTANCE = "_rose_instance"
+"""Attribute under which a component keeps its `Instance`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ComponentClass:
     """What was declared about a component class.
@@ -164,7 +168,7 @@ def component(
 
 def instance_of(component: Any) -> Instance | None:
     """The recorded construction of a component, or ``None`` for any other object."""
-    return getattr(component, "_rose_instance", None)
+    return getattr(component, INSTANCE, None)
 
 
 def _mark_methods(target: type) -> None:
@@ -179,7 +183,7 @@ def _intercept_construction(target: type, declared: ComponentClass) -> None:
     original = target.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if type(self) is not target or "_rose_instance" in self.__dict__:
+        if type(self) is not target or INSTANCE in self.__dict__:
             original(self, *args, **kwargs)
             return
         scope = current_program()
@@ -187,7 +191,7 @@ def _intercept_construction(target: type, declared: ComponentClass) -> None:
         scope.instances[instance.name] = instance
         if target.__weakrefoffset__:
             instance.alive = weakref.ref(self)
-        object.__setattr__(self, "_rose_instance", instance)
+        object.__setattr__(self, INSTANCE, instance)
         resolver = hooks.active
         if resolver is None:
             original(self, *args, **kwargs)
@@ -238,7 +242,7 @@ def rebuild(instance: Instance, shard: int = 0, shards: int = 1) -> Any:
         args, kwargs = shard_arguments(instance, shard, shards)
     copy: Any = _allocate(instance.cls)
     own = Instance(instance.name, instance.cls, instance.declared, args, kwargs)
-    object.__setattr__(copy, "_rose_instance", own)
+    object.__setattr__(copy, INSTANCE, own)
     construct_natively(own, copy)
     return copy
 
@@ -271,7 +275,7 @@ def _intercept_attributes(target: type) -> None:
     original = getattr(target, "__getattr__", None)
 
     def __getattr__(self: Any, name: str) -> Any:
-        instance: Instance | None = self.__dict__.get("_rose_instance")
+        instance: Instance | None = self.__dict__.get(INSTANCE)
         if instance is not None and instance.home is not None and not name.startswith("__"):
             resolver = hooks.active
             if resolver is not None:

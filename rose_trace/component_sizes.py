@@ -13,9 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from rose_trace.component import current_program
+from rose_trace.component import INSTANCE, current_program
 
-INSTANCE = "_rose_instance"
 MOST_OBJECTS = 100_000  # ours: a tenth of a second; what is beyond is not counted
 
 _PLAIN = (str, bytes, int, float, complex, bool, type, type(None))

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Generator
 from typing import Annotated
 
 import typer
 
-from rose_trace.cli.output import Format
+from rose_trace.cli.output import Format, refusing
 from rose_trace.native import BuildError
 from rose_trace.native import build as build_hot_path
-
-
-@contextlib.contextmanager
-def failing() -> Generator[None]:
-    """Print a `BuildError` to stderr and exit with 4.
-
-    Raises:
-        Exit: In place of the error.
-    """
-    try:
-        yield
-    except BuildError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(4) from error
 
 
 def build(
@@ -35,6 +19,6 @@ def build(
 
     Recordings of this user, this Python and this torch use it from then on; ROSE_NATIVE=0 keeps one in Python.
     """
-    with failing():
+    with refusing(BuildError, 4):
         made = build_hot_path()
     print(json.dumps({"library": str(made)}) if format is Format.JSON else f"built     {made}")

@@ -19,14 +19,18 @@ class Format(enum.StrEnum):
 
 
 @contextlib.contextmanager
-def refusing() -> Generator[None]:
-    """Print a `TraceError` to stderr and exit with 3.
+def refusing(expected: type[Exception] = TraceError, code: int = 3) -> Generator[None]:
+    """Print an expected error to stderr and exit with a code of its own.
+
+    Args:
+        expected: Its type.
+        code: The exit code.
 
     Raises:
         Exit: In place of the error.
     """
     try:
         yield
-    except TraceError as error:
+    except expected as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(3) from error
+        raise typer.Exit(code) from error
