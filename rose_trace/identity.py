@@ -42,8 +42,8 @@ class Identity:
 
 UNKNOWN = Identity(0)
 
-Table = Callable[[Any, str], Identity | None]
-"""Gives the identity of a storage on a device by that name; ``None`` for what it cannot keep."""
+Table = Callable[[Any], Identity | None]
+"""Gives the identity of a storage; ``None`` for what it cannot keep."""
 
 _table: Table | None = None
 
@@ -60,13 +60,14 @@ def of_tensor(tensor: Any) -> Identity:
 
 def of_storage(storage: Any, device: Any) -> Identity:
     """Identity of a storage, given to it now where it has none."""
-    if _table is not None:
-        known = _table(storage, _device_name(device))
-        if known is not None:
-            return known
-    known = getattr(storage, "rose_identity", None)
+    known = None if _table is None else _table(storage)
     if known is None:
-        known = storage.rose_identity = Identity(next_ref(), _device_name(device))
+        known = getattr(storage, "rose_identity", None)
+    if known is None:
+        name = _devices.get(device)
+        if name is None:
+            name = _devices[device] = str(device)
+        known = storage.rose_identity = Identity(next_ref(), name)
     return known
 
 
@@ -77,13 +78,6 @@ def keep_in(table: Table | None) -> None:
     """
     global _table
     _table = table
-
-
-def _device_name(device: Any) -> str:
-    name = _devices.get(device)
-    if name is None:
-        name = _devices[device] = str(device)
-    return name
 
 
 def of_array(array: Any) -> tuple[Identity, int]:

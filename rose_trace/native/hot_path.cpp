@@ -440,15 +440,10 @@ PyObject* method(PyObject*, PyObject* type) {
   return PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type), &invoke_definition);
 }
 
-PyObject* of_storage(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 2) {
-    PyErr_SetString(PyExc_TypeError, "of_storage: expected a storage and the name of its device");
-    return nullptr;
-  }
-  if (!UntypedStorage.is_of(given[0])) Py_RETURN_NONE;
-  auto* impl = address_of_storage(given[0]);
-  if (!impl) return nullptr;
-  return identity_of(impl).release();
+PyObject* of_storage(PyObject*, PyObject* storage) {
+  if (!UntypedStorage.is_of(storage)) Py_RETURN_NONE;
+  auto* impl = address_of_storage(storage);
+  return impl ? identity_of(impl).release() : nullptr;
 }
 
 PyObject* known_storages(PyObject*, PyObject*) {
@@ -458,7 +453,7 @@ PyObject* known_storages(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"method", method, METH_O, "The method `invoke` for a class of recorders."},
-    {"of_storage", reinterpret_cast<PyCFunction>(of_storage), METH_FASTCALL, "Identity of a storage."},
+    {"of_storage", of_storage, METH_O, "Identity of a storage."},
     {"known_storages", known_storages, METH_NOARGS, "How many live storages have an identity."},
     {nullptr, nullptr, 0, nullptr}};
 

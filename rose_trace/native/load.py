@@ -31,7 +31,7 @@ class HotPath(Protocol):
         """The method `invoke` of a class of recorders."""
         ...
 
-    def of_storage(self, storage: Any, device: str, /) -> Identity | None:
+    def of_storage(self, storage: Any, /) -> Identity | None:
         """Identity of a storage; ``None`` for an object that is not torch's own."""
         ...
 
