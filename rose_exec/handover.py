@@ -70,6 +70,14 @@ def load(component: Any, data: bytes) -> None:
     restore(component, offered, value)
 
 
+def arrays(data: bytes) -> list[Any]:
+    """Tensors and arrays of a saved state, gradients included, in the order in which it holds them."""
+    _, value, _, grads = _loads(data)
+    seen = _Seen("A saved state")
+    seen.dumps((value, grads))
+    return seen.arrays
+
+
 def held(component: Any) -> tuple[Any, bool]:
     """What a component's state is, and whether its class says so itself."""
     offered = _offered(component)
@@ -182,6 +190,7 @@ class _Seen:
     def __init__(self, name: str) -> None:
         self.name = name
         self.tensors: list[Any] = []
+        self.arrays: list[Any] = []
         self.marks: dict[int, str] = {}
         self._arrays: dict[int, int] = {}
         self._alive: list[Any] = []
@@ -213,8 +222,10 @@ class _Seen:
             return
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
+            self.arrays.append(obj)
             self._note_tensor(obj)
         elif isinstance(obj, np.ndarray):
+            self.arrays.append(obj)
             self._note_array(obj)  # pyright: ignore[reportUnknownArgumentType]
         else:
             refuse_component(obj, self.name)

@@ -11,9 +11,35 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose_exec.live import LiveProgram, LiveReplay, Saved
+from rose_exec.outcome import Outcome
 from rose_exec.stopwatch import synchronize
 from rose_exec.trial_log import TrialLog
+from rose_opt.plan import PlanRefused
 from rose_trace import generators
+
+HINT = (
+    "Libraries choose kernels by the SMs that a process sees. Limit a lane instead (docs/lanes.md); if the program "
+    'does not repeat itself bit for bit natively either, tune with bits="any".'
+)
+
+
+class OtherResults(RuntimeError):
+    """A plan computes something else than the native program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """An iteration that a session is to repeat.
+
+    Attributes:
+        index: Its number.
+        outcome: What it has come to.
+        drawn: Process-wide generators after it.
+    """
+
+    index: int
+    outcome: Outcome
+    drawn: generators.State
 
 
 @dataclass(slots=True)
@@ -40,6 +66,7 @@ class Training:
     clock: Callable[[], int] = time.perf_counter_ns
     notes: list[str] = field(default_factory=list[str])
     _saved: tuple[int, Saved] | None = None
+    _repeated: Trained | None = None
 
     @property
     def restorable(self) -> bool:
@@ -93,6 +120,74 @@ class Training:
             at, saved = self._saved
             if at == self.next_index:
                 self.program.restore(saved)
+        if self._repeated is not None:
+            generators.restore(self._repeated.drawn)
+            self._repeated = None
+
+    def advance_to_repeat(self) -> int:
+        """Train one iteration natively, and put the program back to before it: `repeat` comes next.
+
+        Returns:
+            Its duration [ns].
+
+        Raises:
+            PlanRefused: If the program cannot be put back.
+        """
+        live, before, drawn = self.program, self.state(), generators.capture()
+        if live is None or before is None:
+            why = (
+                live.blocked[0] if live is not None and live.blocked else "nothing was watched yet"
+            )
+            raise PlanRefused(
+                f"An iteration that is to be repeated: expected states that can be saved, got: {why}"
+            )
+        results: list[Any] = []
+
+        def run(call: Callable[[], Any]) -> Any:
+            results.append(call())
+            return results[0]
+
+        taken = self.advance(run)
+        after = self.state()
+        assert after is not None
+        self._repeated = Trained(
+            self.next_index - 1, Outcome.of(results[0], after), generators.capture()
+        )
+        live.restore(before)
+        generators.restore(drawn)
+        return taken
+
+    def repeat(self, session: LiveReplay, exact: bool) -> int:
+        """Run the iteration of `advance_to_repeat` again in a session: after it, training is where it was.
+
+        Args:
+            session: The session; it took the program over from before that iteration.
+            exact: Whether every bit counts.
+
+        Returns:
+            Its duration [ns].
+
+        Raises:
+            OtherResults: If it comes to something else.
+        """
+        first, live = self._repeated, self.program
+        assert first is not None
+        assert live is not None
+        synchronize()
+        start = self.clock()
+        result = self.iteration(*self.arguments(first.index))
+        synchronize()
+        taken = self.clock() - start
+        difference = first.outcome.difference(Outcome.of(result, live.save(session)), exact)
+        drawn = generators.changed(first.drawn, generators.capture())
+        if difference or drawn:
+            told = difference or f"other draws from {', '.join(drawn)}"
+            raise OtherResults(
+                f"Iteration {first.index} with workers at their percentages: expected what it comes to "
+                f"natively, got {told}. {HINT}"
+            )
+        self._repeated = None
+        return taken
 
     def _save(self, session: LiveReplay | None) -> Saved | None:
         return self.program.save(session) if self.program is not None and self.restorable else None

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 What = Literal[
-    "traced", "probed", "iteration", "warm-up", "local", "quota", "quota trial", "round", "result"
+    "traced",
+    "probed",
+    "iteration",
+    "warm-up",
+    "repeated",
+    "local",
+    "quota",
+    "quota trial",
+    "round",
+    "result",
 ]
 
 

@@ -19,7 +19,7 @@ from rose_exec.readiness import OrderViolation
 from rose_exec.revival import StateLost
 from rose_exec.stopwatch import Laps, TrialDone, alone, synchronize
 from rose_exec.tasks import StructureChanged
-from rose_exec.training import Training
+from rose_exec.training import OtherResults, Training
 from rose_exec.trial_copies import TrialCopies
 from rose_exec.trial_log import What
 from rose_exec.workers import WorkerDied
@@ -35,10 +35,20 @@ OURS = (
     PlanRefused,
     WorkerDied,
     NotCarried,
+    OtherResults,
     MemoryError,
     pickle.PicklingError,
 )
 """What a plan may fail with where the program does not."""
+
+
+Percentages = frozenset[tuple[str, int]]
+"""Workers that are limited by MPS, with their percentages."""
+
+
+def percentages(plan: Plan) -> Percentages:
+    """The MPS percentages of a plan's workers, below 100."""
+    return frozenset((spec.name, spec.percent) for spec in plan.workers if 0 < spec.percent < 100)
 
 
 @dataclass(slots=True)
@@ -52,6 +62,7 @@ class LiveMeasurer:
         warm_up: Runs of a body, or iterations of a plan, before one is timed.
         repeats: Runs of a body that a median is taken over.
         judge: What follows from a complete iteration of a plan, in words.
+        exact: Whether plans must give the bits of the native program.
     """
 
     training: Training
@@ -60,9 +71,11 @@ class LiveMeasurer:
     warm_up: int = 1
     repeats: int = 3
     judge: Callable[[Plan, int], str] = lambda plan, duration_ns: ""
+    exact: bool = True
     _beside: set[str] = field(default_factory=set[str])
     _baseline: dict[str, int] = field(default_factory=dict[str, int])
     _whole: dict[str, int] = field(default_factory=dict[str, int])
+    _repeated: set[Percentages] = field(default_factory=set[Percentages])
 
     def __post_init__(self) -> None:
         if self.build is None:
@@ -89,6 +102,9 @@ class LiveMeasurer:
     def session(self, plan: Plan) -> Generator[LiveReplay]:
         """Train with a plan within a block, after some iterations to warm up.
 
+        Percentages that no plan had before are not trained with before an iteration has shown that they
+        change no result.
+
         Raises:
             TrialFailed: If the plan cannot be run; training is where it was before.
             Exception: What the program itself raises.
@@ -97,10 +113,19 @@ class LiveMeasurer:
         assert live is not None
         try:
             live.check(plan)
+            limits = percentages(plan)
+            new = bool(limits) and limits not in self._repeated
             try:
+                if new:
+                    taken = self.training.advance_to_repeat()
+                    self.training.log.iteration("warm-up", "native order", taken, "to be repeated")
                 with LiveReplay(plan, live, strict=True) as session:
                     assert isinstance(session, LiveReplay)
-                    for _ in range(self.warm_up):
+                    if new:
+                        taken = self.training.repeat(session, self.exact)
+                        self.training.log.write("repeated", plan.label, taken, "same results")
+                        self._repeated.add(limits)
+                    for _ in range(self.warm_up - new):
                         self.timed(plan, "warm-up", session)
                     yield session
             except BaseException:

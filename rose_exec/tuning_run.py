@@ -136,6 +136,7 @@ class TuningRun:
             offers.runs_per_iteration,
             self.settings.warm_up,
             self.settings.repeats,
+            exact=self.settings.bits == "exact",
         )
         if self.rounds < 1:
             return

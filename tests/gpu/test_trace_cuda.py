@@ -12,6 +12,7 @@ import torch
 
 import rose_trace as rose
 from rose_trace import nvtx
+from rose_trace.component import program
 from rose_trace.parquet import beside, read_spans
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -60,7 +61,8 @@ def of(rows: Rows, node: str) -> Rows:
 
 
 def test_invocations_last_until_their_device_work_is_done(tmp_path: Path) -> None:
-    policy = Policy()
+    with program():  # names begin anew
+        policy = Policy()
     obs = torch.ones(8, 64, device="cuda")
     finished: dict[str, list[int]] = {"policy.act": [], "policy.learn": []}
 
@@ -99,7 +101,8 @@ def test_invocations_last_until_their_device_work_is_done(tmp_path: Path) -> Non
 
 
 def test_rows_whose_device_still_works_at_the_end_are_waited_for(tmp_path: Path) -> None:
-    policy = Policy()
+    with program():  # names begin anew
+        policy = Policy()
     obs = torch.ones(8, 64, device="cuda")
     torch.cuda.synchronize()
     path = tmp_path / "trace.parquet"
@@ -108,7 +111,7 @@ def test_rows_whose_device_still_works_at_the_end_are_waited_for(tmp_path: Path)
         for _ in range(10):
             policy.act(obs)
     rows = read_spans(path).to_pylist()
-    rows = of(rows, rows[0]["node"])  # a later instance of its class has a number in its name
+    rows = of(rows, "policy.act")
     ends = [row["device_end_ns"] for row in rows]
     assert len(ends) == 11
     assert all(end is not None for end in ends)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rose_exec.driver import Driver
@@ -22,6 +26,7 @@ from rose_trace.component import program
 from tests.rose_exec import programs
 from tests.rose_exec import worker_requests as requests
 from tests.rose_exec.observe import observed_plan
+from tests.rose_exec.quota import limited_program
 from tests.rose_exec.test_tune import Offered, offered
 from tests.rose_exec.worker_requests import plain
 
@@ -136,3 +141,66 @@ def test_tuning_puts_the_percentage_into_the_plan(
     assert tuning.quota.level.percent == 60
     assert tuning.plan is not None
     assert [w.percent for w in tuning.plan.workers if w.name == "trainer"] == [60]
+
+
+@pytest.mark.parametrize(
+    ("factor", "below", "bits", "percent"),
+    [
+        (1.0, 0, "exact", 60),  # nothing is wrong
+        (1.001, 70, "exact", 80),  # the best level gives other bits
+        (1.001, 70, "any", 60),  # which may be those of another order of sums
+        (1.5, 70, "any", 80),  # or may not
+        (math.nan, 70, "any", 80),
+        (math.nan, 100, "exact", 0),
+    ],
+)
+def test_a_percentage_that_changes_results_is_not_trained_with(
+    control: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    factor: float,
+    below: int,
+    bits: Any,
+    percent: int,
+) -> None:
+    control()
+    build = functools.partial(limited_program.build, factor, below)
+    with program():
+        iteration = build()
+    with program():
+        native = build()
+    base = dataclasses.replace(observed_plan(build), kept_native=True)
+    search = Offered({"move": observed_plan(build, processes=("trainer",))}, base, "iteration", 1.0)
+    levels = [QuotaLevel(k, 24 * k, 20 * k) for k in range(1, 6)]
+    results: list[Any] = []
+    np.random.seed(3)
+    with daemon() as running:
+        for name, value in running.environment().items():
+            monkeypatch.setenv(name, value)
+        tuning = tune(
+            iteration,
+            folder=tmp_path,
+            rounds=1,
+            on_iteration=lambda _, result: results.append(result),
+            search=lambda _: search,
+            quota=worker_quota("trainer", levels),
+            settings=TuneSettings(activity="none", clock=Clock(), warm_up=0, bits=bits),
+        )
+    assert tuning.plan is not None
+    assert [w.percent for w in tuning.plan.workers if w.name == "trainer"] == [percent]
+    assert len(results) == tuning.iterations
+    np.random.seed(3)
+    expected = [native() for _ in results]
+    if percent == 60 and factor != 1.0:
+        assert results == pytest.approx(expected, rel=0.1)
+    else:
+        assert results == expected
+    refused = (
+        [trial.failed for trial in tuning.quota.trials if trial.failed] if tuning.quota else []
+    )
+    assert bool(refused) == (percent != 60)
+    for text in refused:
+        assert re.match(
+            r"Iteration \d+ with workers at their percentages: expected what it comes to", text
+        )
+        assert "Limit a lane instead" in text
