@@ -176,14 +176,15 @@ def _environment(values: Mapping[str, str]) -> Generator[None]:
 
 
 def largest_difference(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Largest difference of two tensors of bfloat16, as `Compare` tells it.
+    """Largest difference of two floating-point tensors, as `Compare` tells it.
 
     Returns:
         0.0 only for equal bits; the largest float32 where there is a NaN.
     """
     import torch
 
-    if torch.equal(mine.view(torch.int16), theirs.view(torch.int16)):
+    bits = [tensor.contiguous().view(torch.uint8) for tensor in (mine, theirs)]
+    if torch.equal(*bits):
         return 0.0
     largest = torch.finfo(torch.float32).max
     apart = (mine.float() - theirs.float()).abs().nan_to_num(nan=largest, posinf=largest)
