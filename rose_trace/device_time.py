@@ -90,6 +90,8 @@ class DeviceClock:
         unresolved: Invocations whose device end could not be told.
     """
 
+    __slots__ = ("__dict__", "active")  # a slot: the native hot path reads it where it lies
+
     def __init__(
         self,
         find: Callable[[], Cuda | None] = cuda_events.initialised,

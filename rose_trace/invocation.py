@@ -119,6 +119,8 @@ class Invocation(Frame, NonRecordingSpan):
         parent_id: Span id of the caller, 0 for a root.
         ordinal: Number of this call among the caller's calls of the node.
         count: Iterations of a loop; ``None`` otherwise.
+        around: OpenTelemetry's context when it opened, while it is the current span without being attached
+            (`rose_trace.current_span`); ``None`` otherwise.
         start_ns: Start [Unix ns].
         end_ns: End [Unix ns].
         mark: Event behind its device work, until the work is done.
@@ -139,6 +141,7 @@ class Invocation(Frame, NonRecordingSpan):
     """
 
     __slots__ = (
+        "around",
         "buffer",
         "carry",
         "context_token",
@@ -189,6 +192,7 @@ class Invocation(Frame, NonRecordingSpan):
         self.execution: Execution | None = None
         self.wait_ns: int | None = None
         self.count: int | None = None
+        self.around: Context | None = None
         self.error: str | None = None
         self.carry: Tokens | None = None
         self.frame_token: Token[Frame | None] | None = None
@@ -196,6 +200,17 @@ class Invocation(Frame, NonRecordingSpan):
         self.mark: Mark | None = None
         self.device_end_ns: int | None = None
         self.stream: int | None = None
+
+    def __getattr__(self, name: str) -> dict[str, int]:
+        """The hot path leaves `calls` out until there is one.
+
+        Raises:
+            AttributeError: For anything else.
+        """
+        if name != "calls":
+            raise AttributeError(f"{type(self).__name__}: no attribute {name}")
+        self.calls = {}
+        return self.calls
 
     def get_span_context(self) -> SpanContext:
         """OpenTelemetry's view of this invocation."""

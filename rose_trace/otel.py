@@ -28,9 +28,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from rose_trace.pytree import class_of
 
+RUNTIME = "_RUNTIME_CONTEXT"
+"""Where OpenTelemetry keeps the one runtime context of a process."""
+
 
 def _context_variable() -> ContextVar[Context] | None:
-    runtime = getattr(otel_context, "_RUNTIME_CONTEXT", None)
+    runtime = getattr(otel_context, RUNTIME, None)
     found: Any = getattr(runtime, "_current_context", None)
     usual = type(runtime) is ContextVarsRuntimeContext and class_of(found) is ContextVar
     return found if usual else None

@@ -26,11 +26,10 @@ long long clock_ns(clockid_t clock) {
 bool take_walked(Walk& to, bool walked, PyObject* inv, const Slot& tokens, const Slot& numbers, const Slot& seen) {
   if (walked) {
     PyObject* site = invocation::site(inv);
-    PyObject* last = seen(site);
-    Ref found = to.tokens.tuple(last), counted = to.numbers.packed();
+    Ref found = to.tokens.tuple(), counted = to.numbers.packed();
     if (!found || !counted) return false;
     // Neither is part of a cycle: the garbage collector need not look at them, row by row, again and again.
-    if (found.get() != last) {
+    if (found.get() != seen(site)) {
       PyObject_GC_UnTrack(found.get());
       seen.set(site, found.get());
     }
@@ -49,7 +48,7 @@ bool take_walked(Walk& to, bool walked, PyObject* inv, const Slot& tokens, const
 // An invocation from its opening to its row.
 
 struct Opened {
-  Ref inv, entry, context, frame_token, context_token;
+  Ref inv, entry, frame_token;
   uint64_t span_id = 0;
   long long start_ns = 0, end_ns = 0;
 };
@@ -57,7 +56,7 @@ struct Opened {
 bool describe_inputs(PyObject* inv, PyObject* args, Py_ssize_t first, PyObject* kwargs, const Expected& expected) {
   const bool named = PyDict_GET_SIZE(kwargs) > 0;
   if (PyTuple_GET_SIZE(args) == first && !named) return true;
-  Walk to;
+  Walk to(site::seen_inputs(invocation::site(inv)));
   bool walked = named ? to.tokens.add(keys_of(kwargs)) : to.tokens.add(empty_tuple);
   for (Py_ssize_t i = first; walked && i < PyTuple_GET_SIZE(args); ++i) {
     PyObject* value = PyTuple_GET_ITEM(args, i);
@@ -76,7 +75,7 @@ bool describe_result(const Opened& call, PyObject* result) {
   }
   const Claim claim{frame::span_id(inv), invocation::start_ns(inv), invocation::end_ns(inv),
                     call.span_id,        call.start_ns,             call.end_ns};
-  Walk to;
+  Walk to(site::seen_outputs(invocation::site(inv)));
   to.claim = &claim;
   return take_walked(to, walk(to, result, 0), inv, invocation::outputs, invocation::output_refs,
                      site::seen_outputs);
@@ -91,6 +90,10 @@ Way failed_or_python() {  // nothing has been counted yet: whatever this was, Py
 
 bool count_call(PyObject* caller, PyObject* name, Ref& ordinal) {
   PyObject* calls = frame::calls(caller);
+  if (!calls) {  // most invocations call nothing
+    if (!(calls = PyDict_New())) return false;
+    frame::calls.put(caller, calls);
+  }
   ordinal = Ref::to(PyDict_GetItemWithError(calls, name));
   if (!ordinal) {
     if (PyErr_Occurred()) return false;
@@ -132,9 +135,8 @@ Ref blank_invocation() {
 
 Ref new_invocation(PyObject* site, PyObject* caller, PyObject* buffer, Ref ordinal, uint64_t id) {
   Ref span_id(PyLong_FromUnsignedLongLong(id));
-  Ref calls(PyDict_New());
   Ref versions = versions_of(site::cells(site));
-  if (!span_id || !calls || !versions) return Ref();
+  if (!span_id || !versions) return Ref();
   Ref made = blank_invocation();
   if (!made) return made;
   PyObject* inv = made.get();
@@ -142,7 +144,6 @@ Ref new_invocation(PyObject* site, PyObject* caller, PyObject* buffer, Ref ordin
   frame::iteration.set(inv, frame::iteration(caller));
   frame::span_id.put(inv, span_id.release());
   frame::trace_id.set(inv, frame::trace_id(caller));
-  frame::calls.put(inv, calls.release());
   frame::group.set(inv, frame::group(caller));
   frame::groups.set(inv, frame::groups(caller));
   frame::rows.set(inv, frame::rows(caller));
@@ -154,51 +155,20 @@ Ref new_invocation(PyObject* site, PyObject* caller, PyObject* buffer, Ref ordin
   return made;
 }
 
-// A context that holds one span; one that nobody has kept serves again.
-class Contexts {
- public:
-  Ref take(PyObject* span) {
-    Ref made = free_.empty() ? Ref(Context.get()->tp_new(Context, empty_tuple, nullptr)) : std::move(free_.back());
-    if (made && !free_.empty()) free_.pop_back();
-    return made && PyDict_SetItem(made.get(), span_key, span) == 0 ? std::move(made) : Ref();
-  }
-  void give_back(Ref context) {
-    if (Py_REFCNT(context.get()) > 1 || !Context.is_of(context.get()) || free_.size() >= MOST) return;
-    if (PyDict_GET_SIZE(context.get()) == 1 && PyDict_SetItem(context.get(), span_key, Py_None) == 0) {
-      free_.push_back(std::move(context));
-    }
-  }
-
- private:
-  static constexpr std::size_t MOST = 64;  // ours: calls inside one another
-  std::vector<Ref> free_;
-};
-
-Contexts& contexts = *new Contexts;
-
+// The invocation becomes the current frame; who asks for OpenTelemetry's current span finds it by what is
+// noted here (rose_trace.current_span).
 bool attach(Opened& call) {
   PyObject* inv = call.inv.get();
-  PyObject* found;
-  if (PyContextVar_Get(current_context, nullptr, &found) < 0) return false;
-  Ref around(found);
-  if (PyDict_Check(found) && PyDict_GET_SIZE(found) == 1 && PyDict_Contains(found, span_key) == 1) {
-    call.context = contexts.take(inv);
-  } else {
-    call.context = Ref(PyObject_CallFunctionObjArgs(context_with, inv, found, nullptr));
-  }
-  if (!call.context) return false;
-  call.context_token = Ref(PyContextVar_Set(current_context, call.context.get()));
-  if (!call.context_token) return false;
+  PyObject* around;
+  if (PyContextVar_Get(current_context, nullptr, &around) < 0) return false;
+  invocation::around.put(inv, around);
   call.frame_token = Ref(PyContextVar_Set(current_frame, inv));
   return bool(call.frame_token);
 }
 
 bool leave(Opened& call) {
-  if (PyContextVar_Reset(current_frame, call.frame_token.get()) < 0 ||
-      PyContextVar_Reset(current_context, call.context_token.get()) < 0)
-    return false;
-  contexts.give_back(std::move(call.context));
-  return true;
+  invocation::around.set(call.inv.get(), Py_None);
+  return PyContextVar_Reset(current_frame, call.frame_token.get()) == 0;
 }
 
 bool start(PyObject* recorder, Opened& call, PyObject* site, PyObject* buffer, PyObject* planned) {
@@ -271,7 +241,7 @@ Way open(PyObject* recorder, PyObject* node, PyObject* args, PyObject* kwargs, O
   if (!caller || !planned) return failed_or_python();
   if ((!Invocation.is_of(caller.get()) && !PyObject_TypeCheck(caller.get(), Frame)) || (planned.get() != Py_None && !Execution.is_of(planned.get())))
     return Way::PYTHON;
-  if (node::suspends(node) != Py_False || !PyObject_IsTrue(frame::trace_id(caller.get())))
+  if (node::suspends(node) != Py_False || frame::trace_id(caller.get()) == zero)
     return Way::PYTHON;
   call.entry = Ref::to(node::entry(node));
   Ref instance_name = Ref::to(Py_None);
@@ -286,7 +256,7 @@ Way open(PyObject* recorder, PyObject* node, PyObject* args, PyObject* kwargs, O
   Ref buffer = site ? buffer_of(recorder) : Ref();
   if (!buffer) return failed_or_python();
   if (!Site.is_of(site.get()) || !Buffer.is_of(buffer.get()) ||
-      site::indices(site.get()) != Py_None || PyObject_IsTrue(site::unwatched(site.get())))
+      site::indices(site.get()) != Py_None || site::unwatched(site.get()) != zero)
     return Way::PYTHON;
 
   Expected expected;
@@ -331,9 +301,7 @@ bool tell_cpu_time(PyObject* inv, PyObject* site, PyObject* buffer, long long du
 }
 
 bool mark_device(PyObject* recorder, PyObject* inv) {
-  Ref active(PyObject_GetAttr(recorder::device(recorder), name::active));
-  if (!active) return false;
-  if (active.get() == Py_False) return true;
+  if (device_clock::active(recorder::device(recorder)) == Py_False) return true;
   Ref mark(PyObject_CallMethodOneArg(recorder, name::mark, inv));
   if (!mark) return false;
   invocation::mark.put(inv, mark.release());
@@ -467,8 +435,7 @@ PyMODINIT_FUNC PyInit_hot_path() {
   if (!zero || !empty_tuple || !Found::find_all()) return nullptr;
   python_invoke = PyObject_GetAttrString(Recorder, "invoke");
   if (!python_invoke) return nullptr;
-  if (!PyContextVar_CheckExact(static_cast<PyObject*>(current_context)) ||
-      Context.get()->tp_new != PyDict_Type.tp_new) {
+  if (!PyContextVar_CheckExact(static_cast<PyObject*>(current_context))) {
     PyErr_SetString(PyExc_ImportError, "OpenTelemetry: expected its usual runtime context, got another");
     return nullptr;
   }

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-from rose_trace import identity, otel
+from rose_trace import current_span, identity, otel
 from rose_trace.identity import Identity
 from rose_trace.native.library import library_path
 from rose_trace.recorder import Recorder
@@ -80,7 +80,10 @@ def recorder_class() -> type[Recorder]:
     """The recorder of a recording that begins now; identities of storages are kept where it reads them."""
     found = hot_path()
     identity.keep_in(None if found is None else found.of_storage)
-    return Recorder if found is None else _native_recorder(found)
+    if found is None:
+        return Recorder
+    current_span.install()
+    return _native_recorder(found)
 
 
 @functools.cache

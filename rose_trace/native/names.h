@@ -18,7 +18,7 @@ const Type Invocation("rose_trace.invocation", "Invocation");
 namespace invocation {
 const Slot site(Invocation, "site"), buffer(Invocation, "buffer"), parent_id(Invocation, "parent_id"),
     ordinal(Invocation, "ordinal"), execution(Invocation, "execution"), wait_ns(Invocation, "wait_ns"),
-    count(Invocation, "count"), error(Invocation, "error"), inputs(Invocation, "inputs"), input_refs(Invocation,
+    count(Invocation, "count"), around(Invocation, "around"), error(Invocation, "error"), inputs(Invocation, "inputs"), input_refs(Invocation,
     "input_refs"), outputs(Invocation, "outputs"), output_refs(Invocation, "output_refs"), carry(Invocation,
     "carry"), versions(Invocation, "versions"), frame_token(Invocation, "frame_token"), context_token(Invocation,
     "context_token"), start_ns(Invocation, "start_ns"), end_ns(Invocation, "end_ns"), mark(Invocation, "mark"),
@@ -26,10 +26,15 @@ const Slot site(Invocation, "site"), buffer(Invocation, "buffer"), parent_id(Inv
     threads(Invocation, "threads");
 // What they hold in a new invocation: no values, None and zero.
 const Slot* const of_values[] = {&inputs, &input_refs, &outputs, &output_refs};
-const Slot* const unset[] = {&execution, &wait_ns, &count, &error, &carry, &frame_token, &context_token, &mark,
+const Slot* const unset[] = {&execution, &wait_ns, &count, &around, &error, &carry, &frame_token, &context_token, &mark,
                              &device_end_ns, &stream, &cpu_ns};
 const Slot* const numbers[] = {&start_ns, &end_ns, &threads};
 }  // namespace invocation
+
+const Type DeviceClock("rose_trace.device_time", "DeviceClock");
+namespace device_clock {
+const Slot active(DeviceClock, "active");
+}  // namespace device_clock
 
 const Type Site("rose_trace.invocation", "Site");
 namespace site {
@@ -70,9 +75,7 @@ const Constant cpu_reading_ns("rose_trace.recorder", "CPU_READING_NS"),
     probation_calls("rose_trace.recorder", "PROBATION_CALLS"),
     threads_reading_ns("rose_trace.recorder", "THREADS_READING_NS"), flush_rows("rose_trace.buffers", "FLUSH_ROWS");
 
-const Type Context("rose_trace.otel", "Context");
-const Object current_context("rose_trace.otel", "variable"), span_key("rose_trace.otel", "SPAN_KEY"),
-    context_with("rose_trace.otel", "context_with"), current_frame("rose_trace.frames", "current"),
+const Object current_context("rose_trace.otel", "variable"), current_frame("rose_trace.frames", "current"),
     execution("rose_trace.invocation", "execution");
 const Object no_values("rose_trace.dataref", "NO_VALUES"), none_tokens("rose_trace.dataref", "NONE"),
     too_large("rose_trace.dataref", "TOO_LARGE"), unknown("rose_trace.dataref", "UNKNOWN_NUMBERS");
@@ -81,7 +84,7 @@ const Type UntypedStorage("torch", "UntypedStorage");
 const Address<c10::StorageImpl> address_of_storage(UntypedStorage);
 
 namespace name {
-const Name rose_instance("_rose_instance"), buffer("buffer"), active("active"), look("look"), mark("mark"),
+const Name rose_instance("_rose_instance"), buffer("buffer"), look("look"), mark("mark"),
     acquire("acquire"), release("release"), filled("filled"), fail("fail"), of_type("__name__");
 }  // namespace name
 

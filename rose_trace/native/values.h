@@ -57,20 +57,24 @@ class Packed {
   Ref list_;
 };
 
-// Items that become a tuple; a list in between where Python code adds some.
+// Items that become a tuple; a list in between where Python code adds some. As long as they are those of a `known`
+// tuple, nothing is touched but pointers.
 class Items {
  public:
+  explicit Items(PyObject* known) : known_(Ref::to(known)) {}
   ~Items() {
     for (PyObject* item : items_) Py_DECREF(item);
   }
   bool add(PyObject* borrowed) {
+    if (matches(borrowed)) return true;
+    part();
     if (list_) return PyList_Append(list_.get(), borrowed) == 0;
     items_.push_back(Py_NewRef(borrowed));
     return true;
   }
   bool add(Ref owned) { return owned && add(owned.get()); }
-  Py_ssize_t size() const { return list_ ? PyList_GET_SIZE(list_.get()) : items_.size(); }
   PyObject* list() {  // borrowed
+    part();
     if (!list_) {
       list_ = Ref(PyList_New(items_.size()));
       if (!list_) return nullptr;
@@ -79,12 +83,11 @@ class Items {
     }
     return list_.get();
   }
-  // `known` where it has the very same items.
-  Ref tuple(PyObject* known) {
+  Ref tuple() {
+    if (!apart_ && matched_ == PyTuple_GET_SIZE(known_.get())) return Ref::to(known_.get());
+    part();
     if (list_) return Ref(PyList_AsTuple(list_.get()));
     const Py_ssize_t count = items_.size();
-    if (PyTuple_GET_SIZE(known) == count && std::equal(items_.begin(), items_.end(), &PyTuple_GET_ITEM(known, 0)))
-      return Ref::to(known);
     Ref made(PyTuple_New(count));
     for (Py_ssize_t i = 0; made && i < count; ++i) PyTuple_SET_ITEM(made.get(), i, items_[i]);
     if (made) items_.clear();
@@ -92,6 +95,19 @@ class Items {
   }
 
  private:
+  bool matches(PyObject* item) {
+    if (apart_ || matched_ == PyTuple_GET_SIZE(known_.get()) || PyTuple_GET_ITEM(known_.get(), matched_) != item)
+      return false;
+    ++matched_;
+    return true;
+  }
+  void part() {  // they are others from here on
+    if (std::exchange(apart_, true)) return;
+    for (Py_ssize_t i = 0; i < matched_; ++i) items_.push_back(Py_NewRef(PyTuple_GET_ITEM(known_.get(), i)));
+  }
+  Ref known_;
+  Py_ssize_t matched_ = 0;
+  bool apart_ = false;
   c10::SmallVector<PyObject*, 32> items_;
   Ref list_;
 };
@@ -104,6 +120,7 @@ struct Claim {
 };
 
 struct Walk {
+  explicit Walk(PyObject* known) : tokens(known) {}
   Packed numbers;
   Items tokens;
   const Claim* claim = nullptr;

@@ -81,6 +81,64 @@ def test_spans_of_other_libraries_nest(
         assert f"{span.parent.trace_id:032x}" == rows[parent]["trace_id"]
 
 
+def test_an_invocation_is_the_current_span_only_where_it_is_innermost(
+    recorded: Recorded, exported: tuple[trace.Tracer, Callable[[], dict[str, ReadableSpan]]]
+) -> None:
+    tracer, spans = exported
+
+    @rose.node(pure=True)
+    def inner() -> None:
+        tracer.start_span("inside inner").end()
+
+    @rose.node
+    def middle(around: context.Context) -> None:
+        tracer.start_span("inside middle").end()
+        tracer.start_span("inside middle, told", context=context.get_current()).end()
+        with tracer.start_as_current_span("foreign"):
+            inner()
+            tracer.start_span("inside foreign").end()
+        tracer.start_span("after foreign").end()
+        for name, wanted in (("as outside", around), ("as here", context.get_current())):
+            token = context.attach(wanted)
+            tracer.start_span(name).end()
+            inner()
+            context.detach(token)
+        tracer.start_span("detached").end()
+        copied = contextvars.copy_context()
+
+        def elsewhere() -> None:
+            copied.run(lambda: tracer.start_span("copied").end())
+            tracer.start_span("of nobody").end()
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+
+    @rose.node
+    def outer() -> None:
+        middle(context.get_current())
+        tracer.start_span("inside outer").end()
+
+    def program() -> None:
+        outer()
+        assert not trace.get_current_span().get_span_context().is_valid
+
+    rows = {row["node"]: row["span_id"] for row in recorded(program)}
+    found = spans()
+
+    def parent(name: str) -> int:
+        span = found[name].parent
+        return 0 if span is None else span.span_id
+
+    foreign = found["foreign"].get_span_context()
+    assert foreign is not None
+    middles = ("inside middle", "inside middle, told", "after foreign", "as here", "detached")
+    assert {parent(name) for name in (*middles, "foreign", "copied")} == {rows["middle"]}
+    assert parent("inside foreign") == foreign.span_id
+    assert {parent("inside outer"), parent("as outside")} == {rows["outer"]}
+    assert parent("of nobody") == 0
+
+
 def test_a_recording_inside_a_span_is_part_of_its_trace(
     recorded: Recorded, exported: tuple[trace.Tracer, Callable[[], dict[str, ReadableSpan]]]
 ) -> None:
