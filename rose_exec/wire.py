@@ -12,7 +12,7 @@ import io
 import pickle
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,18 +121,17 @@ def unordered(wire: Wire) -> bool:
             return False
 
 
-def held_in(wire: Wire) -> Iterator[Held]:
+def held_in(wire: Wire) -> tuple[Held, ...]:
     """The places in shared memory that `wire` refers to."""
     match wire:
         case Held():
-            yield wire
+            return (wire,)
         case Concat(parts):
-            for part in parts:
-                yield from held_in(part)
+            return tuple(held for part in parts for held in held_in(part))
         case Rows(whole):
-            yield from held_in(whole)
+            return held_in(whole)
         case _:
-            pass
+            return ()
 
 
 def concatenate(parts: list[Any]) -> Any:

@@ -76,6 +76,8 @@ _memory: Memory | None = None
 def here() -> Memory:
     """The shared memory of this process."""
     global _memory
+    if _memory is not None:
+        return _memory
     with _lock:
         if _memory is None:
             _memory = Memory(PROGRAM)

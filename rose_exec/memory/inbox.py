@@ -89,6 +89,8 @@ class Inbox:
     def finished(self) -> list[Any]:
         """Tags of the fences that the device has passed since the last time."""
         tags: list[Any] = []
+        if not self._fences:
+            return tags
         with self._lock:
             for _ in range(len(self._fences)):
                 tag, events, held = self._fences.popleft()

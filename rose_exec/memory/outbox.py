@@ -85,6 +85,8 @@ class Outbox:
 
     def news(self) -> tuple[list[Chunk], list[ChunkId]]:
         """Chunks made and retired since the last time."""
+        if not self._made and not self._retired:
+            return [], []
         with self._lock:
             made, retired = self._made[:], self._retired[:]
             self._made.clear()

@@ -66,12 +66,18 @@ def stream() -> Any:
     return torch.cuda.current_stream()  # pyright: ignore[reportUnknownMemberType]
 
 
-@contextlib.contextmanager
-def applied(ambient: Ambient | None) -> Generator[None]:
+_AS_IS = contextlib.nullcontext()
+
+
+def applied(ambient: Ambient | None) -> contextlib.AbstractContextManager[None]:
     """Run a block under `ambient`, where it differs from this thread's settings."""
     if ambient is None or ambient == (capture() or DEFAULT):
-        yield
-        return
+        return _AS_IS
+    return _changed_to(ambient)
+
+
+@contextlib.contextmanager
+def _changed_to(ambient: Ambient) -> Generator[None]:
     import torch
 
     here = capture()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,7 +19,7 @@ NOTHING = -1
 """Number of a message that only says something about memory."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class News:
     """What a message says about shared memory, beside what it asks or answers.
 
@@ -30,14 +31,18 @@ class News:
         finished: Jobs whose arguments the worker's device has read.
     """
 
-    chunks: list[Chunk] = field(default_factory=list[Chunk])
-    retired: list[ChunkId] = field(default_factory=list[ChunkId])
-    closed: list[ChunkId] = field(default_factory=list[ChunkId])
-    freed: list[Place] = field(default_factory=list[Place])
-    finished: list[int] = field(default_factory=list[int])
+    chunks: Sequence[Chunk] = ()
+    retired: Sequence[ChunkId] = ()
+    closed: Sequence[ChunkId] = ()
+    freed: Sequence[Place] = ()
+    finished: Sequence[int] = ()
 
     def __bool__(self) -> bool:
         return bool(self.chunks or self.retired or self.closed or self.freed or self.finished)
+
+
+SILENCE = News()
+"""No news."""
 
 
 class Channel:
@@ -56,11 +61,13 @@ class Channel:
         Raises:
             OSError: If the other end is gone.
         """
-        about, descriptors = b"", []
-        if news:
-            descriptors = [chunk.fd for chunk in news.chunks if chunk.fd >= 0]
-            whole = news.chunks, news.retired, news.closed, news.freed, news.finished
-            about = pickle.dumps(whole, protocol=5)
+        if not news:
+            self._pipe.send_bytes(_HEAD.pack(number, 0, 0) + data)
+            return
+        descriptors = [chunk.fd for chunk in news.chunks if chunk.fd >= 0]
+        freed = [tuple(place) for place in news.freed]  # plain data: no class has to be named
+        whole = news.chunks, news.retired, news.closed, freed, news.finished
+        about = pickle.dumps(whole, protocol=5)
         head = _HEAD.pack(number, len(about), len(descriptors))
         self._pipe.send_bytes(b"".join((head, about, data)))
         for descriptor in descriptors:
@@ -76,11 +83,14 @@ class Channel:
         data = memoryview(self._pipe.recv_bytes())
         number, length, descriptors = _HEAD.unpack_from(data)
         start = _HEAD.size
-        news = News(*pickle.loads(data[start : start + length])) if length else News()
+        if not length:
+            return number, SILENCE, data[start:]
+        chunks, retired, closed, freed, finished = pickle.loads(data[start : start + length])
         given: Any = iter([reduction.recv_handle(self._pipe) for _ in range(descriptors)])
-        for chunk in news.chunks:
+        for chunk in chunks:
             if chunk.handle is None:
                 chunk.fd = next(given)
+        news = News(chunks, retired, closed, [Place(*place) for place in freed], finished)
         return number, news, data[start + length :]
 
     def waits(self, timeout_s: float) -> bool:

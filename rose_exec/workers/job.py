@@ -19,6 +19,7 @@ from rose_trace import frames, pytree
 from rose_trace.frames import Frame
 from rose_trace.legality import AccessSet
 from rose_trace.pytree import Structure
+from rose_trace.recorder import Execution, execution
 
 
 @dataclass(slots=True)
@@ -104,14 +105,14 @@ class Residence:
             call = job.function
         else:
             call = getattr(self.components[job.resident], job.method)
-        from rose_trace.recorder import Execution, execution
-
         mark = running.set(Running(job.path, job.allowed, self.composites))
         told = execution.set(Execution(self.worker, job.wait_ns, job.threads))
+        frame = frames.current.set(job.frame)
         try:
-            with frames.entered(job.frame), applied(job.ambient):
+            with applied(job.ambient):
                 return call(*args, **kwargs)
         finally:
+            frames.current.reset(frame)
             execution.reset(told)
             running.reset(mark)
 

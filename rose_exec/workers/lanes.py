@@ -25,6 +25,8 @@ URGENT = (
     -1
 )  # blocks of a lane without a limit go first: it is the one that would queue behind the other
 
+_AS_IT_COMES = contextlib.nullcontext()
+
 
 class Lanes:
     """The lanes of one worker; used by its only thread."""
@@ -36,8 +38,7 @@ class Lanes:
         self._quota: GreenQuota | None = None
         self._warned = False
 
-    @contextlib.contextmanager
-    def on(self, job: Job, ordered: bool = True) -> Generator[None]:
+    def on(self, job: Job, ordered: bool = True) -> contextlib.AbstractContextManager[None]:
         """Issue a job's device work where it belongs.
 
         Args:
@@ -45,10 +46,8 @@ class Lanes:
             ordered: Whether events tell when its inputs are there; else it waits for the current stream.
         """
         if (not job.lane and not self._streams) or not _has_cuda():
-            yield
-        else:
-            with self._in_lane(job, ordered) if job.lane else self._alone():
-                yield
+            return _AS_IT_COMES
+        return self._in_lane(job, ordered) if job.lane else self._alone()
 
     def built(self) -> None:
         """A component was built on the current stream: lanes wait for that, too."""

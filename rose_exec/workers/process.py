@@ -17,19 +17,19 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rose_exec import wire
-from rose_exec.memory import HOST, ChunkId, Held, here
+from rose_exec.memory import HOST, Chunk, ChunkId, Held, here
 from rose_exec.memory.arena import Place
-from rose_exec.workers.channel import NOTHING, Channel, News
+from rose_exec.workers.channel import NOTHING, SILENCE, Channel, News
 from rose_exec.workers.directory import directory
 from rose_exec.workers.job import Answer, Job
-from rose_exec.workers.message import dumps
+from rose_exec.workers.message import AnswerReader, RequestWriter
 from rose_exec.workers.serve import Build, Record, Stop, serve
 from rose_trace import generators
 from rose_trace.component import Instance
@@ -56,8 +56,8 @@ class _Asked:
     """
 
     future: Future[Any]
-    given: list[Held] = field(default_factory=list[Held])
-    later: bool = False
+    given: Sequence[Held]
+    later: bool
 
 
 class ProcessWorker:
@@ -84,6 +84,8 @@ class ProcessWorker:
         context = multiprocessing.get_context(START_METHOD)
         pipe, remote = context.Pipe()
         self._channel = Channel(pipe)
+        self._requests = RequestWriter()
+        self._answers = AnswerReader()
         output, remote_output = context.Pipe(duplex=False)
         self._process = context.Process(
             target=serve,
@@ -95,10 +97,9 @@ class ProcessWorker:
         remote.close()
         remote_output.close()
         self._pending: dict[int, _Asked] = {}
-        self._reading: dict[int, list[Held]] = {}
+        self._reading: dict[int, Sequence[Held]] = {}
         self._read_changed = threading.Condition()
-        self._held: weakref.WeakSet[Held] = weakref.WeakSet()
-        self._held_lock = threading.Lock()
+        self._held: dict[weakref.ref[Held], Place] = {}
         self._freed: collections.deque[Place] = collections.deque()
         self._closed_chunks: collections.deque[ChunkId] = collections.deque()
         self._released: collections.deque[ChunkId] = collections.deque()
@@ -128,7 +129,7 @@ class ProcessWorker:
         job.stream = None
         here().settle()
         try:
-            job.leaves = tuple(wire.for_process(leaf) for leaf in job.leaves)
+            job.leaves = tuple(map(wire.for_process, job.leaves))
         except Exception as error:
             failed: Future[Answer] = Future()
             failed.set_exception(_unpicklable(self.name, job, error))
@@ -183,8 +184,7 @@ class ProcessWorker:
             self._read_changed.wait_for(done, EXIT_TIMEOUT_S)
 
     def _outstanding(self) -> list[Held]:
-        with self._held_lock:
-            return list(self._held)
+        return [held for held in (known() for known in self._held.copy()) if held is not None]
 
     def _save(self) -> None:
         """Copy what the program still refers to: a value outlives its worker."""
@@ -195,9 +195,10 @@ class ProcessWorker:
                 with contextlib.suppress(RuntimeError):
                     here().save(held)
 
-    def _free(self, place: Place) -> None:
-        self._freed.append(place)
-        self._flush()
+    def _free(self, held: weakref.ref[Held]) -> None:
+        self._freed.append(self._held.pop(held))
+        if not sys.is_finalizing():  # modules go, and with them what sending takes
+            self._flush()
 
     def _flush(self) -> None:
         """Send what has to be said about memory, unless something else will soon be sent anyway.
@@ -208,35 +209,38 @@ class ProcessWorker:
             if not self._lock.acquire(blocking=False):
                 return  # whoever has it comes here afterwards
             try:
-                self._channel.send(NOTHING, self._news(), b"")
+                self._channel.send(NOTHING, self._news([]), b"")
             except OSError:
                 return
             finally:
                 self._lock.release()
 
-    def _news(self) -> News:
+    def _news(self, chunks: Sequence[Chunk]) -> News:
+        if not (chunks or self._closed_chunks or self._released or self._freed):
+            return SILENCE
         return News(
+            chunks,
             retired=_taken(self._closed_chunks),
             closed=_taken(self._released),
             freed=_taken(self._freed),
         )
 
-    def _ask(self, message: object, given: list[Held] | None = None) -> Future[Any]:
-        asked = _Asked(Future(), given or [])
-        asked.later = any(h.device != HOST and h.chunk.owner != self.owner for h in asked.given)
+    def _ask(self, message: object, given: Sequence[Held] = ()) -> Future[Any]:
+        later = any(h.device != HOST and h.chunk.owner != self.owner for h in given)
+        asked = _Asked(Future(), given, later)
         with self._lock:
             number = next(self._ids)
             try:
-                data = dumps(message)
+                data = self._requests.dumps(message)
             except Exception as error:
                 asked.future.set_exception(_unpicklable(self.name, message, error))
                 return asked.future
-            news = self._news()
-            told = {held.chunk for held in asked.given if held.saved is None}
-            news.chunks = [c for c in (directory.tell(self, chunk) for chunk in told) if c]
+            others = {h.chunk for h in given if h.saved is None and h.chunk.owner != self.owner}
+            news = self._news([c for c in (directory.tell(self, chunk) for chunk in others) if c])
             self._pending[number] = asked
             try:
                 self._channel.send(number, news, data)
+                self._requests.written()
             except OSError:
                 self._pending.pop(number, None)
                 asked.future.set_exception(self._died())
@@ -270,15 +274,13 @@ class ProcessWorker:
     def _answered(self, number: int, news: News, data: memoryview) -> None:
         answer: Any = None
         try:
-            answer, error = pickle.loads(data)
+            answer, error = self._answers.loads(data)
         except Exception as problem:  # a class of the worker that this process cannot import
             error = problem
         if isinstance(answer, Answer):
             for leaf in answer.leaves:
                 for held in wire.held_in(leaf):
-                    with self._held_lock:
-                        self._held.add(held)
-                    weakref.finalize(held, self._free, held.place).atexit = False
+                    self._held[weakref.ref(held, self._free)] = held.place
         asked = self._pending.pop(number)
         if asked.later and number not in news.finished:
             self._reading[number] = asked.given
@@ -288,6 +290,8 @@ class ProcessWorker:
             asked.future.set_result(answer)
 
     def _learn(self, news: News) -> None:
+        if news is SILENCE:
+            return
         for chunk in news.chunks:
             directory.add(chunk)
         if news.finished:

@@ -18,10 +18,10 @@ from rose_exec import wire
 from rose_exec.device_errors import LOST, is_lost
 from rose_exec.memory import Memory, enter
 from rose_exec.native import Native
-from rose_exec.workers.channel import NOTHING, Channel, News
+from rose_exec.workers.channel import NOTHING, SILENCE, Channel, News
 from rose_exec.workers.job import Answer, Job, Residence
 from rose_exec.workers.lanes import Lanes
-from rose_exec.workers.message import dumps
+from rose_exec.workers.message import AnswerWriter, RequestReader, node_of
 from rose_trace import generators, hooks, pytree
 from rose_trace.component import Instance, rebuild
 from rose_trace.record import join, leave
@@ -92,6 +92,9 @@ class _Server:
     memory: Memory
     residence: Residence
     lanes: Lanes = field(default_factory=Lanes)
+    requests: RequestReader = field(default_factory=RequestReader)
+    answers: AnswerWriter = field(default_factory=AnswerWriter)
+    node: object = None
     closed: bool = False
 
     def turn(self) -> bool:
@@ -119,6 +122,8 @@ class _Server:
                 self._send(NOTHING, News(finished=finished), b"")
 
     def _learn(self, news: News) -> News:
+        if news is SILENCE:
+            return news
         for chunk in news.chunks:
             self.memory.inbox.learn(chunk)
         for place in news.freed:
@@ -127,14 +132,14 @@ class _Server:
             self.memory.outbox.release(chunk.number)
         for chunk in news.retired:
             self.memory.inbox.close(chunk)
-        return News(closed=news.retired)
+        return News(closed=news.retired) if news.retired else SILENCE
 
     def _do(self, number: int, data: memoryview) -> tuple[object, Any, BaseException | None]:
         message: object = None
         try:
-            message = pickle.loads(data)
+            message = self.requests.loads(data)
             if isinstance(message, Job):
-                message.tag = number
+                message.tag, self.node = number, node_of(message)
             return message, self._handle(message), None
         except BaseException as error:
             trace = "".join(traceback.format_exception(error)).rstrip()
@@ -152,18 +157,22 @@ class _Server:
         with contextlib.suppress(RuntimeError):  # of a device that no longer works
             self.memory.fence(number)  # a call that failed before it could say so
         try:
-            data = dumps((answer, error))
+            data = self.answers.dumps(self.node, answer, error)
             pickle.loads(data) if error is not None else None
         except Exception as problem:
             notes = "\n".join(getattr(error, "__notes__", []))
             stand_in = RuntimeError(
                 f"{error if error is not None else problem!r} (could not be pickled)\n{notes}"
             )
-            data = pickle.dumps((None, stand_in), protocol=5)
+            data = self.answers.dumps(self.node, None, stand_in)
+        finished: list[Any] = []
         with contextlib.suppress(RuntimeError):  # of a device that no longer works
-            news.finished = self.memory.inbox.finished()
-        news.chunks, news.retired = self.memory.outbox.news()
+            finished = self.memory.inbox.finished()
+        chunks, retired = self.memory.outbox.news()
+        if chunks or retired or finished:
+            news = News(chunks, retired, news.closed, finished=finished)
         self._send(number, news, data)
+        self.answers.written()
 
     def _send(self, number: int, news: News, data: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
