@@ -52,6 +52,12 @@ class Resolver(Protocol):
 active: Resolver | None = None
 """The resolver every decorated call asks; read it as ``hooks.active``."""
 
+invoke: list[Callable[[ExecutionNode, tuple[Any, ...], dict[str, Any]], Any] | None] = [None]
+"""Its `invoke`, in one cell that every decorated function holds.
+
+A decorated function comes between other work, when nothing is in the caches: two lookups by name less are
+a tenth of what a recorded invocation costs, and a third of what one costs that nobody asks about."""
+
 _recorder: Resolver | None = None
 _executor: Resolver | None = None
 _onlooker: Resolver | None = None
@@ -76,25 +82,31 @@ def recorder() -> Resolver | None:
 
 def install_recorder(resolver: Resolver | None) -> None:
     """Open or close recording for this process."""
-    global _recorder, active
+    global _recorder
     _recorder = resolver
-    active = _onlooker or behind()
+    _activate()
     for watcher in list(_watchers):
         watcher(resolver)
 
 
 def install_executor(resolver: Resolver | None) -> None:
     """Put an executor in front of the recorder, or take it away."""
-    global _executor, active
+    global _executor
     _executor = resolver
-    active = _onlooker or behind()
+    _activate()
 
 
 def install_onlooker(resolver: Resolver | None) -> None:
     """Put a resolver that passes everything on in front of all others, or take it away."""
-    global _onlooker, active
+    global _onlooker
     _onlooker = resolver
+    _activate()
+
+
+def _activate() -> None:
+    global active
     active = _onlooker or behind()
+    invoke[0] = None if active is None else active.invoke
 
 
 def behind() -> Resolver | None:

@@ -185,16 +185,16 @@ def node(
 
 def wrap(definition: ExecutionNode) -> Callable[..., Any]:
     """The callable that stands for `definition`: native unless a resolver is active."""
-    entry = definition.entry
+    entry, resolved = definition.entry, hooks.invoke
     if definition.is_async:
         return _wrap_coroutine(definition)
 
     @functools.wraps(entry)
     def invocation(*args: Any, **kwargs: Any) -> Any:
-        resolver = hooks.active
-        if resolver is None:
+        invoke = resolved[0]
+        if invoke is None:
             return entry(*args, **kwargs)
-        return resolver.invoke(definition, args, kwargs)
+        return invoke(definition, args, kwargs)
 
     invocation.__rose_node__ = definition  # type: ignore[attr-defined]
     return invocation

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,8 @@ def test_a_resolver_may_keep_a_component_elsewhere() -> None:
     calls: list[Any] = []
 
     class Resolver:
+        invoke = None  # nothing is called
+
         def construct(self, instance: Instance, component: Any, args: Any, kwargs: Any) -> None:
             calls.append((instance.name, args, kwargs))
             instance.home = "worker"
@@ -137,18 +140,27 @@ def test_a_resolver_may_keep_a_component_elsewhere() -> None:
 
 
 def test_the_executor_stands_in_front_of_the_recorder() -> None:
-    recorder: Any = object()
-    executor: Any = object()
+    recorder: Any = SimpleNamespace(invoke=lambda node, args, kwargs: ("recorder", args))
+    executor: Any = SimpleNamespace(invoke=lambda node, args, kwargs: ("executor", args))
+
+    @rose.node(pure=True)
+    def work(x: int) -> Any:
+        return x
+
     try:
         hooks.install_recorder(recorder)
         assert hooks.active is recorder
+        assert work(1) == ("recorder", (1,))
         hooks.install_executor(executor)
         assert hooks.active is executor
         assert hooks.recorder() is recorder
+        assert work(1) == ("executor", (1,))
         hooks.install_recorder(None)
         assert hooks.active is executor
+        assert work(1) == ("executor", (1,))
         hooks.install_executor(None)
         assert hooks.active is None
+        assert work(1) == 1
     finally:
         hooks.install_executor(None)
         hooks.install_recorder(None)
