@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import pickle
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -140,8 +141,11 @@ def test_a_resolver_may_keep_a_component_elsewhere() -> None:
 
 
 def test_the_executor_stands_in_front_of_the_recorder() -> None:
-    recorder: Any = SimpleNamespace(invoke=lambda node, args, kwargs: ("recorder", args))
-    executor: Any = SimpleNamespace(invoke=lambda node, args, kwargs: ("executor", args))
+    def invoke(name: str, node: Any, args: Any, kwargs: Any) -> Any:
+        return name, args
+
+    recorder: Any = SimpleNamespace(invoke=functools.partial(invoke, "recorder"))
+    executor: Any = SimpleNamespace(invoke=functools.partial(invoke, "executor"))
 
     @rose.node(pure=True)
     def work(x: int) -> Any:
