@@ -152,7 +152,7 @@ class Slot : Found {
 
 // The C++ object behind a tensor or a storage, as its `_cdata` tells.
 template <class Impl>
-class Address : Found {
+class Address : protected Found {
  public:
   explicit Address(const Type& owner) {
     later([this, &owner] {

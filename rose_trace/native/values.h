@@ -13,7 +13,33 @@
 namespace {
 
 const Type Tensor("torch", "Tensor"), Parameter("torch.nn.parameter", "Parameter");
-const Address<c10::TensorImpl> address_of_tensor(Tensor);
+const Object empty("torch", "empty");
+
+// Where a tensor's object begins with the pointer to its implementation, as it does since torch 2.13, that is read;
+// the getter costs an integer and code that is in no cache.
+class AddressOfTensor : public Address<c10::TensorImpl> {
+ public:
+  AddressOfTensor() : Address(Tensor) {
+    later([this] {
+      Ref given(Py_BuildValue("(i)", 2)), where(Py_BuildValue("{s:s}", "device", "cpu"));
+      Ref tensor(given && where ? PyObject_Call(empty, given.get(), where.get()) : nullptr);
+      Ref parameter(tensor ? PyObject_CallOneArg(Parameter, tensor.get()) : nullptr);
+      Ref view(parameter ? PyObject_CallMethod(tensor.get(), "view", "i", 2) : nullptr);
+      first_ = view && begins_with(tensor.get()) && begins_with(parameter.get()) && begins_with(view.get());
+      PyErr_Clear();  // what cannot be tried out here is asked
+      return true;
+    });
+  }
+  c10::TensorImpl* operator()(PyObject* object) const { return first_ ? at(object) : Address::operator()(object); }
+
+ private:
+  static c10::TensorImpl* at(PyObject* object) {
+    return *reinterpret_cast<c10::TensorImpl**>(reinterpret_cast<char*>(object) + sizeof(PyObject));
+  }
+  bool begins_with(PyObject* object) const { return at(object) == Address::operator()(object); }
+  mutable bool first_ = false;
+};
+const AddressOfTensor address_of_tensor;
 const Object walks("rose_trace.dataref", "walks"), learn("rose_trace.dataref", "learn");
 const Object too_many_leaves("rose_trace.dataref", "TooManyLeavesError");
 const Constant max_leaves("rose_trace.dataref", "MAX_LEAVES");
