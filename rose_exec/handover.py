@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from rose_exec.digest import is_array, is_tensor
 from rose_trace.component import INSTANCE
 
 
@@ -75,7 +76,7 @@ def arrays(data: bytes) -> list[Any]:
     _, value, _, grads = _loads(data)
     seen = _Seen("A saved state")
     seen.dumps((value, grads))
-    return seen.arrays
+    return [obj for obj in seen.alive if is_tensor(obj) or is_array(obj)]
 
 
 def held(component: Any) -> tuple[Any, bool]:
@@ -190,10 +191,9 @@ class _Seen:
     def __init__(self, name: str) -> None:
         self.name = name
         self.tensors: list[Any] = []
-        self.arrays: list[Any] = []
         self.marks: dict[int, str] = {}
         self._arrays: dict[int, int] = {}
-        self._alive: list[Any] = []
+        self.alive: list[Any] = []
 
     def dumps(self, value: Any) -> bytes:
         """Pickle a value and note what is in it; torch keeps views of one storage together."""
@@ -222,16 +222,14 @@ class _Seen:
             return
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
-            self.arrays.append(obj)
             self._note_tensor(obj)
         elif isinstance(obj, np.ndarray):
-            self.arrays.append(obj)
             self._note_array(obj)  # pyright: ignore[reportUnknownArgumentType]
         else:
             refuse_component(obj, self.name)
             if getattr(obj, "__dict__", None) and not _frozen(obj):
                 self._mark(id(obj), type(obj).__name__)
-        self._alive.append(obj)
+        self.alive.append(obj)
 
     def _note_tensor(self, tensor: Any) -> None:
         if tensor.requires_grad and tensor.grad_fn is not None:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from rose_exec import handover
-from rose_exec.digest import digest, is_array, is_tensor
+from rose_exec.digest import digest, is_tensor
 from rose_exec.refs import concrete
+from rose_exec.workers.job import isolate
 from rose_trace import pytree
 
 CLOSE = 0.01  # ours: how far another order of sums may go, as a part of the largest value
@@ -37,11 +38,12 @@ class Outcome:
     def of(cls, result: Any, saved: Mapping[str, bytes]) -> Outcome:
         """Look at the result of an iteration, and at the states of components after it."""
         found = pytree.flatten(result)[0]
-        named = {f"result, leaf {k}": _on_host(concrete(leaf)) for k, leaf in enumerate(found)}
+        named = {f"result, leaf {k}": isolate(concrete(leaf)) for k, leaf in enumerate(found)}
         for component, data in saved.items():
-            arrays = enumerate(handover.arrays(data))
-            named |= {f"{component}, tensor {k}": _on_host(array) for k, array in arrays}
-        return cls({name: (digest(leaf), leaf) for name, leaf in named.items()})
+            arrays = enumerate(handover.arrays(data))  # copies already
+            named |= {f"{component}, tensor {k}": array for k, array in arrays}
+        on_host = {name: _on_host(leaf) for name, leaf in named.items()}
+        return cls({name: (digest(leaf), leaf) for name, leaf in on_host.items()})
 
     def difference(self, other: Outcome, exact: bool) -> str:
         """The first leaf in which another outcome differs, in words; empty for none.
@@ -63,9 +65,7 @@ class Outcome:
 
 
 def _on_host(leaf: Any) -> Any:
-    if is_tensor(leaf):
-        return leaf.detach().to("cpu", copy=True)
-    return np.array(leaf) if is_array(leaf) else leaf
+    return leaf.detach().cpu() if is_tensor(leaf) else leaf
 
 
 def _apart(leaf: Any, other: Any) -> tuple[float, float]:
@@ -82,7 +82,7 @@ def _apart(leaf: Any, other: Any) -> tuple[float, float]:
 def _numbers(leaf: Any) -> Any:
     if is_tensor(leaf):
         leaf = leaf.double().numpy()
-    kind = np.asarray(leaf).dtype.kind
-    if kind != "f":
+    array = np.asarray(leaf)
+    if array.dtype.kind != "f":
         raise TypeError("only floating-point values may be close")
-    return np.asarray(leaf, np.float64)
+    return array.astype(np.float64)

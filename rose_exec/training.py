@@ -73,6 +73,11 @@ class Training:
         """Whether an iteration that does not end can be taken back."""
         return self.program is not None and not self.program.blocked
 
+    def blocked(self, otherwise: str) -> str:
+        """Why no state can be saved; `otherwise` where no component is the reason."""
+        found = () if self.program is None else self.program.blocked
+        return found[0] if found else otherwise
+
     def advance(
         self,
         run: Callable[[Callable[[], Any]], Any] = lambda call: call(),
@@ -90,11 +95,7 @@ class Training:
         index, drawn = self.next_index, generators.capture()
         saved = self.state(session)
         try:
-            synchronize()
-            start = self.clock()
-            result = run(lambda: self.iteration(*self.arguments(index)))
-            synchronize()
-            taken = self.clock() - start
+            result, taken = self._timed(lambda: run(lambda: self._call(index)))
             after = None if session is None else self._save(session)  # its workers may not last
             self.next_index = index + 1
         except BaseException:
@@ -135,9 +136,7 @@ class Training:
         """
         live, before, drawn = self.program, self.state(), generators.capture()
         if live is None or before is None:
-            why = (
-                live.blocked[0] if live is not None and live.blocked else "nothing was watched yet"
-            )
+            why = self.blocked("nothing was watched yet")
             raise PlanRefused(
                 f"An iteration that is to be repeated: expected states that can be saved, got: {why}"
             )
@@ -173,11 +172,7 @@ class Training:
         first, live = self._repeated, self.program
         assert first is not None
         assert live is not None
-        synchronize()
-        start = self.clock()
-        result = self.iteration(*self.arguments(first.index))
-        synchronize()
-        taken = self.clock() - start
+        result, taken = self._timed(lambda: self._call(first.index))
         difference = first.outcome.difference(Outcome.of(result, live.save(session)), exact)
         drawn = generators.changed(first.drawn, generators.capture())
         if difference or drawn:
@@ -189,13 +184,24 @@ class Training:
         self._repeated = None
         return taken
 
+    def _call(self, index: int) -> Any:
+        return self.iteration(*self.arguments(index))
+
+    def _timed(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        """What a call returns, and its duration with its device work [ns]."""
+        synchronize()
+        start = self.clock()
+        result = call()
+        synchronize()
+        return result, self.clock() - start
+
     def _save(self, session: LiveReplay | None) -> Saved | None:
         return self.program.save(session) if self.program is not None and self.restorable else None
 
     def _take_back(self, saved: Saved | None, session: LiveReplay | None) -> None:
         live = self.program
         if live is None or saved is None:
-            why = live.blocked[0] if live is not None and live.blocked else "it was the first."
+            why = self.blocked("it was the first.")
             self.notes.append(f"An iteration that was cut short is not taken back: {why}")
             return
         if session is not None:

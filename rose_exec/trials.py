@@ -81,8 +81,7 @@ class LiveMeasurer:
         if self.build is None:
             self._no_copies("no build= was given")
         elif not self.training.restorable:
-            blocked = () if self.training.program is None else self.training.program.blocked
-            self._no_copies(blocked[0] if blocked else "no iteration was watched")
+            self._no_copies(self.training.blocked("no iteration was watched"))
 
     # Complete iterations ------------------------------------------------------------------------
 
