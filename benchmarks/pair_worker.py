@@ -183,7 +183,7 @@ def largest_difference(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     """
     import torch
 
-    bits = [tensor.contiguous().view(torch.uint8) for tensor in (mine, theirs)]
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (mine, theirs)]
     if torch.equal(*bits):
         return 0.0
     largest = torch.finfo(torch.float32).max
