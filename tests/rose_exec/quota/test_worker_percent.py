@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,24 @@ def plan(percent: int, kind: str = "process") -> Plan:
     return dataclasses.replace(made, workers=tuple(workers))
 
 
-def test_a_worker_starts_at_its_percentage(
+@pytest.fixture
+def told_of_a_daemon(
     control: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Generator[None]:
+    """A daemon runs, and this process is told of it."""
     control()
     with daemon() as running:
         for name, value in running.environment().items():
             monkeypatch.setenv(name, value)
-        with replay(plan(40), build=programs.build, strict=True) as session:
-            worker = session._placement.workers["trainer"]
-            told = plain(worker.run(requests.job(os.getenv, PERCENTAGE)).result(120))
-            assert session.built() is not None
+        yield
+
+
+@pytest.mark.usefixtures("told_of_a_daemon")
+def test_a_worker_starts_at_its_percentage() -> None:
+    with replay(plan(40), build=programs.build, strict=True) as session:
+        worker = session._placement.workers["trainer"]
+        told = plain(worker.run(requests.job(os.getenv, PERCENTAGE)).result(120))
+        assert session.built() is not None
     assert told == "40"
     assert PERCENTAGE not in os.environ
 
@@ -118,31 +125,27 @@ class Clock:
         return self.now
 
 
-def test_tuning_puts_the_percentage_into_the_plan(
-    control: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    control()
+@pytest.mark.usefixtures("told_of_a_daemon")
+def test_tuning_puts_the_percentage_into_the_plan(tmp_path: Path) -> None:
     with program():
         iteration = programs.build()
     search = Offered({REWIRE: plan(0)}, offered().base, "iteration", 1.0)
     levels = [QuotaLevel(k, 24 * k, 20 * k) for k in range(1, 6)]
-    with daemon() as running:
-        for name, value in running.environment().items():
-            monkeypatch.setenv(name, value)
-        tuning = tune(
-            iteration,
-            folder=tmp_path,
-            rounds=1,
-            search=lambda _: search,
-            quota=worker_quota("trainer", levels),
-            settings=TuneSettings(activity="none", clock=Clock(), warm_up=0),
-        )
+    tuning = tune(
+        iteration,
+        folder=tmp_path,
+        rounds=1,
+        search=lambda _: search,
+        quota=worker_quota("trainer", levels),
+        settings=TuneSettings(activity="none", clock=Clock(), warm_up=0),
+    )
     assert tuning.quota is not None
     assert tuning.quota.level.percent == 60
     assert tuning.plan is not None
     assert [w.percent for w in tuning.plan.workers if w.name == "trainer"] == [60]
 
 
+@pytest.mark.usefixtures("told_of_a_daemon")
 @pytest.mark.parametrize(
     ("factor", "below", "bits", "percent"),
     [
@@ -155,15 +158,12 @@ def test_tuning_puts_the_percentage_into_the_plan(
     ],
 )
 def test_a_percentage_that_changes_results_is_not_trained_with(
-    control: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     factor: float,
     below: int,
     bits: Any,
     percent: int,
 ) -> None:
-    control()
     build = functools.partial(limited_program.build, factor, below)
     with program():
         iteration = build()
@@ -174,18 +174,15 @@ def test_a_percentage_that_changes_results_is_not_trained_with(
     levels = [QuotaLevel(k, 24 * k, 20 * k) for k in range(1, 6)]
     results: list[Any] = []
     np.random.seed(3)
-    with daemon() as running:
-        for name, value in running.environment().items():
-            monkeypatch.setenv(name, value)
-        tuning = tune(
-            iteration,
-            folder=tmp_path,
-            rounds=1,
-            on_iteration=lambda _, result: results.append(result),
-            search=lambda _: search,
-            quota=worker_quota("trainer", levels),
-            settings=TuneSettings(activity="none", clock=Clock(), warm_up=0, bits=bits),
-        )
+    tuning = tune(
+        iteration,
+        folder=tmp_path,
+        rounds=1,
+        on_iteration=lambda _, result: results.append(result),
+        search=lambda _: search,
+        quota=worker_quota("trainer", levels),
+        settings=TuneSettings(activity="none", clock=Clock(), warm_up=0, bits=bits),
+    )
     assert tuning.plan is not None
     assert [w.percent for w in tuning.plan.workers if w.name == "trainer"] == [percent]
     assert len(results) == tuning.iterations
